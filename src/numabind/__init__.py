@@ -1,0 +1,69 @@
+"""numabind puts every GPU worker next to its GPU, CPU threads and host memory both.
+
+    import numabind
+
+    binding = numabind.bind()      # this process: rank and GPU from the environment
+    print(binding.text)
+
+Names are imported on first use; importing numabind reads no file and changes nothing.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from numabind._bind import Binding, bind
+    from numabind._discover import discover
+    from numabind._errors import BindError, MachineError, NumabindError, UsageError
+    from numabind._machine import Allowed, Cpu, Device, Host, Machine, Node, Partition
+    from numabind._plan import Options, Placement, Plan, plan
+    from numabind._problems import Problem
+
+__all__ = [
+    "Allowed",
+    "BindError",
+    "Binding",
+    "Cpu",
+    "Device",
+    "Host",
+    "Machine",
+    "MachineError",
+    "Node",
+    "NumabindError",
+    "Options",
+    "Partition",
+    "Placement",
+    "Plan",
+    "Problem",
+    "UsageError",
+    "__version__",
+    "bind",
+    "discover",
+    "plan",
+]
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "_bind": ("Binding", "bind"),
+    "_discover": ("discover",),
+    "_errors": ("BindError", "MachineError", "NumabindError", "UsageError"),
+    "_machine": ("Allowed", "Cpu", "Device", "Host", "Machine", "Node", "Partition"),
+    "_plan": ("Options", "Placement", "Plan", "plan"),
+    "_problems": ("Problem",),
+}
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _WHERE.items():
+        if name in names:
+            import importlib
+
+            value = getattr(importlib.import_module(f"numabind.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'numabind' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

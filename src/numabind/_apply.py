@@ -1,0 +1,259 @@
+"""Changes this process and reads back what became of it. The only writes to the kernel's books."""
+
+from __future__ import annotations
+
+import os
+
+from numabind._cpulist import format_list
+from numabind._errors import MachineError
+from numabind._plan import Placement
+from numabind._problems import Problem, problem
+from numabind._record import record
+from numabind._residency import Moved, bytes_by_node, move_own_pages, read_numa_maps, resident_bytes
+from numabind._sysfs import Root
+
+_EPERM, _EACCES, _EINVAL, _ENOSYS, _ESRCH = 1, 13, 22, 38, 3
+# Above this, counting a process's pages takes longer than a start-up should.
+_COUNT_BELOW = 4 << 30
+# What the plan asks for, and the kernel's policies that give it, best first. PREFERRED_MANY spills
+# from the allocating CPU's node, PREFERRED by distance and so into GPU or CXL memory.
+_KERNEL_POLICIES = {
+    "prefer": ("preferred-many", "preferred"),
+    "bind": ("bind",),
+    "local": ("local",),
+    "interleave": ("interleave",),
+    "weighted-interleave": ("weighted-interleave", "interleave"),
+}
+
+
+@record
+class Undo:
+    """How this process was before: masks by thread id, policy, and the changed environment."""
+
+    pid: int = 0
+    masks: tuple[tuple[int, frozenset[int]], ...] = ()
+    policy: tuple[str, frozenset[int]] | None = None
+    environ: tuple[tuple[str, str | None], ...] = ()
+
+
+@record
+class Threads:
+    """What became of the threads: bound, left with a narrower mask of their own (their names)."""
+
+    bound: int = 0
+    kept: tuple[str, ...] = ()
+    before: tuple[tuple[int, frozenset[int]], ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def task_ids(pid: int | str = "self") -> list[int]:
+    """The thread ids of a process, the main thread's first."""
+    return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+
+
+def bind_threads(cpus: frozenset[int], born: frozenset[int], ours: frozenset[int]) -> Threads:
+    """Give every thread of this process the mask `cpus`, until a pass finds no new thread.
+
+    A thread whose mask is narrower than `born` by its own choice is left; `ours` is the mask that
+    an earlier bind gave, which is not its own choice.
+    """
+    caller = _own_thread()
+    before: dict[int, frozenset[int]] = {}
+    bound: list[int] = []
+    kept: list[int] = []
+    while True:
+        fresh = [tid for tid in task_ids() if tid not in before]
+        if not fresh:
+            break
+        for tid in fresh:
+            try:
+                mask = frozenset(os.sched_getaffinity(tid))
+                before[tid] = mask
+                if tid != caller and mask < born and mask not in (ours, cpus):
+                    kept.append(tid)
+                    continue
+                os.sched_setaffinity(tid, cpus)
+                bound.append(tid)
+            except OSError as error:
+                before.setdefault(tid, frozenset())
+                if error.errno == _ESRCH:
+                    continue
+                put_back(tuple(before.items()))
+                return Threads(problems=(_refused(error, cpus),))
+    said = _not_kept(bound, cpus)
+    names = tuple(_thread_name(tid) for tid in kept)
+    if kept:
+        cause = f"{len(kept)} of {len(before)} threads: {', '.join(names[:8])}"
+        said = (*said, problem("threads-kept", cause))
+    return Threads(len(bound), names, tuple(before.items()), said)
+
+
+def _own_thread() -> int:
+    # Without importing threading: the link reads "PID/task/TID".
+    return int(os.path.basename(os.readlink("/proc/thread-self")))
+
+
+def _refused(error: OSError, cpus: frozenset[int]) -> Problem:
+    if error.errno == _EINVAL:
+        return problem(
+            "cpus-not-allowed",
+            f"the kernel takes none of the CPUs {format_list(cpus)}: they went offline or left this "
+            "process's cpuset",
+        )
+    return problem("affinity-denied", f"sched_setaffinity: {error.strerror}")
+
+
+def _not_kept(tids: list[int], cpus: frozenset[int]) -> tuple[Problem, ...]:
+    for tid in tids:
+        try:
+            now = frozenset(os.sched_getaffinity(tid))
+        except OSError:
+            continue  # the thread ended
+        if now != cpus:
+            cause = (
+                f"thread {_thread_name(tid)} was given CPUs {format_list(cpus)} and has "
+                f"{format_list(now)}"
+            )
+            return (problem("affinity-not-kept", cause),)
+    return ()
+
+
+def _thread_name(tid: int) -> str:
+    try:
+        with open(f"/proc/self/task/{tid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return str(tid)
+
+
+def put_back(masks: tuple[tuple[int, frozenset[int]], ...]) -> None:
+    """Give each thread its former mask; those that ended, or whose CPUs are gone, are passed over."""
+    for tid, mask in masks:
+        if mask:
+            try:
+                os.sched_setaffinity(tid, mask)
+            except OSError:
+                continue
+
+
+@record
+class Policy:
+    """The calling thread's memory policy as read back; None where the kernel does not tell."""
+
+    name: str | None = None
+    nodes: frozenset[int] = frozenset()
+    before: tuple[str, frozenset[int]] | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+def apply_policy(placement: Placement, several_nodes: bool) -> Policy:
+    """Set the calling thread's memory policy and read it back.
+
+    Refusals are problems, unless the machine has one node and nothing is lost.
+    """
+    from numabind import _syscalls
+
+    before = _ask_policy()
+    wanted = placement.memory_policy
+    if wanted == "none":
+        return _policy(before, before)
+    nodes = placement.memory_nodes
+    problems: list[Problem] = []
+    for name in _KERNEL_POLICIES[wanted]:
+        # LOCAL takes no nodes, PREFERRED one.
+        given = frozenset[int]() if name == "local" else nodes
+        if name == "preferred":
+            given = frozenset({min(nodes)})
+        try:
+            _syscalls.set_memory_policy(name, given)
+        except OSError as error:
+            said = _policy_refused(error, name, given)
+            if error.errno == _EINVAL and name != _KERNEL_POLICIES[wanted][-1]:
+                # A fallback that gives the same is no news; one that gives less is.
+                problems += [said] if wanted == "weighted-interleave" else []
+                continue
+            problems.append(said)
+            break
+        after = _ask_policy()
+        if after is not None and after != (name, given):
+            cause = f"{name} on node {format_list(given)} was set, {after[0]} on node "
+            cause += f"{format_list(after[1]) or 'none'} is there"
+            problems.append(problem("memory-policy-not-kept", cause))
+        return _policy(after or (name, given), before, problems)
+    return _policy(before, before, problems if several_nodes else [])
+
+
+def _policy(
+    now: tuple[str, frozenset[int]] | None,
+    before: tuple[str, frozenset[int]] | None,
+    problems: list[Problem] | None = None,
+) -> Policy:
+    name, nodes = now or (None, frozenset[int]())
+    return Policy(name, nodes, before, tuple(problems or ()))
+
+
+def _ask_policy() -> tuple[str, frozenset[int]] | None:
+    from numabind import _syscalls
+
+    try:
+        return _syscalls.get_memory_policy()
+    except OSError:
+        return None  # seccomp profiles refuse the question too
+
+
+def _policy_refused(error: OSError, name: str, nodes: frozenset[int]) -> Problem:
+    what = f"set_mempolicy({name}, node {format_list(nodes) or 'none'}): {error.strerror}"
+    if error.errno in (_EPERM, _EACCES):
+        return problem("memory-policy-denied", what)
+    if error.errno == _EINVAL and name == "bind":
+        return problem("memory-not-allowed", what)
+    return problem("memory-policy-unsupported", what)
+
+
+def put_back_policy(policy: tuple[str, frozenset[int]] | None) -> None:
+    """Set the calling thread's former policy; one that could not be set in the first place stays."""
+    from numabind import _syscalls
+
+    if policy is None or policy[0] not in _syscalls.POLICIES:
+        return
+    name, nodes = policy
+    try:
+        _syscalls.set_memory_policy(name, nodes)
+    except OSError:
+        return
+
+
+def move_touched(placement: Placement) -> tuple[Moved | None, tuple[Problem, ...]]:
+    """Move the pages that were touched before, and count those that would not move."""
+    nodes = placement.memory_nodes
+    if not nodes:
+        return None, ()
+    own = placement.node
+    target = own if own is not None and own in nodes else min(nodes)
+    try:
+        moved = move_own_pages(nodes, target)
+    except MachineError as error:
+        return None, (problem("page-move-denied", str(error)),)
+    except OSError as error:
+        return None, (problem("page-move-denied", f"move_pages: {error.strerror}"),)
+    if not moved.left_private:
+        return moved, ()
+    cause = f"{moved.left_private} of {moved.moved + moved.left} pages of this process's own memory"
+    return moved, (problem("pages-not-moved", f"{cause} are not on node {format_list(nodes)}"),)
+
+
+def private_bytes_elsewhere(nodes: frozenset[int]) -> int | None:
+    """Bytes of this process's own memory that are on none of `nodes`; None if not counted.
+
+    Counting walks all page tables, so it is left out above 4 GiB resident.
+    """
+    resident = resident_bytes()
+    if not nodes or resident is None or resident > _COUNT_BELOW:
+        return None
+    try:
+        mappings = read_numa_maps(Root("/"))
+    except MachineError:
+        return None
+    if mappings is None:
+        return None
+    return sum(n for node, n in bytes_by_node(mappings, private=True).items() if node not in nodes)

@@ -1,0 +1,446 @@
+"""`bind`: this process is a worker; put it next to its GPU, read back, and be able to undo it."""
+
+from __future__ import annotations
+
+import os
+
+from numabind import _apply
+from numabind._apply import Undo
+from numabind._cpulist import format_list, parse_list
+from numabind._discover import Questions, discover_here, readable_or_problem
+from numabind._errors import BindError, MachineError, UsageError
+from numabind._machine import Machine
+from numabind._plan import Options, Placement, make_options, plan_seats
+from numabind._problems import NOTES, Problem, problem
+from numabind._record import record, replace
+from numabind._resolve import Seat, check_named, find_gpu, seat_of_rank
+from numabind._sysfs import is_linux
+from numabind._visible import visible
+from numabind._worker import detect
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+# Set for what a bound process starts: "PID BORN-CPUS DEVICE". The same PID is this process after
+# exec; another is a child of a bound worker.
+MARK = "NUMABIND_BOUND"
+_SETTINGS = {"NUMABIND_MODE": "mode", "NUMABIND_MEMORY": "memory", "NUMABIND_STRICT": "strict"}
+
+
+@record
+class Binding:
+    """What a process has, read back from the kernel, beside what was planned for it.
+
+    `cpus` is the calling thread's mask, `memory_policy` and `memory_nodes` its policy in the
+    kernel's words (None: the kernel would not tell); `threads` the budget. `threads_bound` counts
+    the threads that were given the mask, `threads_kept` names those left with a narrower one.
+    `pages_moved` and `pages_left` count what --move-pages did; `bytes_elsewhere` is memory that was
+    touched before and lies on other nodes. None everywhere means not asked or not known.
+    """
+
+    pid: int
+    local_rank: int | None
+    device: str | None
+    pci: str | None
+    node: int | None
+    bound: bool
+    cpus: frozenset[int]
+    memory_policy: str | None
+    memory_nodes: frozenset[int]
+    threads: int | None
+    threads_bound: int = 0
+    threads_kept: tuple[str, ...] = ()
+    pages_moved: int | None = None
+    pages_left: int | None = None
+    bytes_elsewhere: int | None = None
+    problems: tuple[Problem, ...] = ()
+    placement: Placement | None = None
+    undo: Undo = Undo()
+
+    def restore(self) -> None:
+        """Put back masks, memory policy and environment as they were before this bind.
+
+        Acts on the process that was bound, from the thread that bound it; elsewhere (in a forked
+        child, say) it does nothing. Pages that were moved stay. Safe to call twice.
+        """
+        if self.undo.pid != os.getpid():
+            return
+        _apply.put_back(self.undo.masks)
+        _apply.put_back_policy(self.undo.policy)
+        for name, value in self.undo.environ:
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    def __enter__(self) -> Binding:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """The problems that keep the worker from its place; notes left out."""
+        return tuple(p for p in self.problems if p.name not in NOTES)
+
+    @property
+    def text(self) -> str:
+        """One line: rank, GPU, PCI address, node, CPUs, memory and threads."""
+        who = "worker" if self.local_rank is None else f"rank {self.local_rank}"
+        parts = [f"{who} bound" if self.bound else f"{who} not bound"]
+        if self.device is not None:
+            parts.append(f"gpu {self.device}")
+            if self.pci != self.device:
+                parts.append(f"pci {self.pci}")
+        parts.append(f"node {'unknown' if self.node is None else self.node}")
+        parts.append(f"cpus {format_list(self.cpus)}")
+        memory = self.memory_policy or "unknown"
+        if self.memory_nodes:
+            memory += f":{format_list(self.memory_nodes)}"
+        parts.append(f"memory {memory}")
+        if self.threads is not None:
+            parts.append(f"threads {self.threads}")
+        if self.pages_moved is not None:
+            parts.append(f"pages moved {self.pages_moved}, left {self.pages_left}")
+        elif self.bytes_elsewhere:
+            parts.append(f"{self.bytes_elsewhere >> 20} MiB touched before are elsewhere")
+        return ", ".join(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form, documented in docs/snapshot.md."""
+        hidden = ("undo", "placement")
+        return {
+            **{name: value for name, value in self.__dict__.items() if name not in hidden},
+            "cpus": format_list(self.cpus),
+            "memory_nodes": format_list(self.memory_nodes),
+            "threads_kept": list(self.threads_kept),
+            "problems": [p.as_dict() for p in self.problems],
+            "reasons": list(self.placement.reasons) if self.placement else [],
+        }
+
+
+@record
+class Request:
+    """Who wants to be bound: a GPU or rank that was named, the options, and the environment.
+
+    `late` says that the process already runs its program, so memory may have been touched.
+    """
+
+    options: Options
+    environ: Mapping[str, str]
+    gpu: str | None = None
+    local_rank: int | None = None
+    late: bool = False
+
+
+@record
+class _Mark:
+    """What MARK says: who was bound, the mask it was born with, and to which device."""
+
+    pid: int
+    born: frozenset[int]
+    device: str
+
+
+class _Memory:
+    """What this process must remember between binds: the mask it was born with."""
+
+    born: frozenset[int] | None = None
+    given: frozenset[int] = frozenset()
+    pid: int = 0
+
+
+def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) -> Binding:
+    """Bind this process, all its threads, to the CPUs and memory near its GPU.
+
+    Scope: the CPU mask goes to every thread of the process, the memory policy to the calling thread
+    and those it starts later, and both are inherited by children. It lasts until `restore()` (or
+    the end of the `with` block) and can be called again: each call plans from the mask that the
+    process was born with. Call it first thing, before CUDA and thread pools start.
+
+    `gpu` is a UUID (or a unique beginning), a PCI address, a MIG UUID, or an ordinal among the
+    visible devices; without it the worker's device follows from `local_rank`, else from the
+    launcher's variables. `options` are the fields of `Options`; NUMABIND_MODE, NUMABIND_MEMORY and
+    NUMABIND_STRICT give defaults.
+
+    Returns the Binding, which says what is now so and what was in the way; each problem is logged
+    as one WARNING (logger "numabind"), a success as one INFO line. Raises UsageError for a wrong
+    argument, and BindError, with everything put back, only under strict=True.
+    """
+    environ = os.environ
+    given = make_options(options)
+    check_named(gpu, local_rank)
+    try:
+        binding = _bind(options, Request(given, environ, gpu, local_rank, late=True))
+    except BindError as error:
+        _log_problems(error.problems)
+        raise
+    except (MachineError, UsageError) as error:
+        # The arguments were checked above, so this is the environment's or the machine's fault.
+        said = (
+            readable_or_problem(error)
+            if isinstance(error, MachineError)
+            else problem("bad-setting", str(error))
+        )
+        binding = unbound(said)
+        if given.strict:
+            _log_problems(binding.problems)
+            raise BindError(binding.problems) from error
+    _log_problems(binding.problems)
+    if binding.bound:
+        _logger().info("%s", binding.text)
+    return binding
+
+
+def _bind(given: dict[str, Any], request: Request) -> Binding:
+    early = why_not(request.environ)
+    if early is not None:
+        return unbound(early)
+    request = replace(request, options=make_options({**options_of(request.environ), **given}))
+    return apply(prepare(request), request)
+
+
+def why_not(environ: Mapping[str, str]) -> Problem | None:
+    """A reason to leave this process alone before looking at the machine at all."""
+    if not is_linux():
+        import sys
+
+        return problem("not-linux", f"this is {sys.platform}")
+    if environ.get("NUMABIND") == "0":
+        return problem("turned-off", "NUMABIND=0 is in the environment")
+    return None
+
+
+def unbound(said: Problem) -> Binding:
+    """The Binding of a process that was left alone."""
+    cpus = frozenset(os.sched_getaffinity(0)) if is_linux() else frozenset[int]()
+    return Binding(
+        pid=os.getpid(),
+        local_rank=None,
+        device=None,
+        pci=None,
+        node=None,
+        bound=False,
+        cpus=cpus,
+        memory_policy=None,
+        memory_nodes=frozenset(),
+        threads=None,
+        problems=(said,),
+    )
+
+
+def options_of(environ: Mapping[str, str]) -> dict[str, Any]:
+    """What NUMABIND_MODE, NUMABIND_MEMORY and NUMABIND_STRICT ask for.
+
+    UsageError names the variable if its value can't be used.
+    """
+    found: dict[str, Any] = {}
+    for variable, name in _SETTINGS.items():
+        text = environ.get(variable, "").strip()
+        if not text:
+            continue
+        value: Any = text
+        if name == "strict":
+            if text not in ("0", "1"):
+                raise UsageError(f"{variable}={text!r:.60}: use 1 or 0")
+            value = text == "1"
+        try:
+            make_options({name: value})
+        except UsageError as error:
+            raise UsageError(f"{variable}: {error}") from None
+        found[name] = value
+    return found
+
+
+def prepare(request: Request) -> tuple[Machine, Placement]:
+    """Find this worker's device and plan its place; nothing is changed.
+
+    Raises UsageError and MachineError for what can't be understood.
+    """
+    environ, options = request.environ, request.options
+    questions = Questions(caches=options.mode == "core-complex", runtime=False)
+    machine = discover_here(environ, questions)
+    if _needs_runtime(machine, request):
+        machine = discover_here(environ, replace(questions, runtime=True))
+    mark = read_mark(environ)
+    born = _born(mark)
+    if born is not None:
+        online = frozenset(cpu.id for cpu in machine.cpus)
+        machine = replace(machine, allowed=replace(machine.allowed, cpus=born & online))
+    seat, local_size = seat_of(machine, request)
+    placement = plan_seats(machine, (seat,), options, local_size).placements[0]
+    if mark is not None and mark.pid != os.getpid() and mark.device == (placement.device or "-"):
+        now = frozenset(os.sched_getaffinity(0))
+        said = problem("inherited", f"process {mark.pid} was bound to {mark.device} before")
+        placement = replace(
+            placement, bound=False, cpus=now, memory_policy="none", problems=(said,)
+        )
+    return machine, placement
+
+
+def seat_of(machine: Machine, request: Request) -> tuple[Seat, int | None]:
+    """The worker's device, and how many workers the machine has if a launcher says so."""
+    seen = visible(machine, request.environ)
+    worker = detect(request.environ) if request.local_rank is None else None
+    local_size = worker.local_size if worker else None
+    rank = worker.local_rank if worker else request.local_rank
+    said = worker.problems if worker else ()
+    if request.gpu is not None:
+        handle, why = find_gpu(machine, seen, request.gpu)
+        return Seat(rank, handle, (*said, *([why] if why else []))), local_size
+    seat = seat_of_rank(machine, seen, rank, local_size, request.options.share)
+    return replace(seat, problems=said + seat.problems), local_size
+
+
+def _needs_runtime(machine: Machine, request: Request) -> bool:
+    """Whether only NVML can answer: MIG instances, UUIDs that /proc lacks, unknown nodes."""
+    gpus = [d for d in machine.devices if d.vendor == "nvidia" and d.computes]
+    if not gpus or request.environ.get("NUMABIND_SNAPSHOT"):
+        return False
+    names = f"{request.gpu or ''},{request.environ.get('CUDA_VISIBLE_DEVICES', '')}".lower()
+    return (
+        "mig-" in names
+        or ("gpu-" in names and any(d.uuid is None for d in gpus))
+        or any(not d.near_nodes for d in gpus)
+    )
+
+
+def read_mark(environ: Mapping[str, str]) -> _Mark | None:
+    """What a numabind that ran before exec, or in the parent, left behind; None if nothing usable."""
+    words = environ.get(MARK, "").split()
+    try:
+        pid, born, device = words
+        return _Mark(int(pid), parse_list(born), device)
+    except ValueError:
+        return None
+
+
+def make_mark(placement: Placement, born: frozenset[int]) -> str:
+    """The value of MARK for what this process becomes or starts."""
+    return f"{os.getpid()} {format_list(born)} {placement.device or '-'}"
+
+
+def _born(mark: _Mark | None) -> frozenset[int] | None:
+    """The mask this process was born with, if an earlier bind changed it since."""
+    if _Memory.pid == os.getpid():
+        return _Memory.born
+    return mark.born if mark is not None else None
+
+
+def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
+    """Bind this process to a placement, read back, and say what is so.
+
+    Under strict, everything is put back and BindError raised if the worker is not in its place.
+    """
+    machine, placement = planned
+    options = request.options
+    born = machine.allowed.cpus
+    ours = _Memory.given if _Memory.pid == os.getpid() else _given_before(request.environ)
+    inherited = any(p.name == "inherited" for p in placement.problems)
+    threads = _apply.Threads()
+    if placement.bound:
+        threads = _apply.bind_threads(placement.cpus, born, ours)
+    late = len(_apply.task_ids()) - 1
+    several = len(machine.nodes) > 1
+    policy = _apply.apply_policy(placement, several)
+    problems = [*placement.problems, *threads.problems, *policy.problems]
+    if late and several and placement.memory_policy != "none" and not policy.problems:
+        problems.append(problem("threads-late", f"{late} threads beside the calling one"))
+    moved = None
+    if options.move_pages and not inherited:
+        moved, said = _apply.move_touched(placement)
+        problems += said
+    elsewhere = None
+    if request.late and several and moved is None and not inherited:
+        elsewhere = _apply.private_bytes_elsewhere(placement.memory_nodes)
+    wrong = ("cpus-not-allowed", "affinity-denied")
+    bound = placement.bound and not any(p.name in wrong for p in threads.problems)
+    changed = {} if inherited or not bound else environment(placement, options, request.environ)
+    mark = {MARK: make_mark(placement, born)} if bound else {}
+    undo = Undo(
+        os.getpid(),
+        threads.before,
+        policy.before if placement.memory_policy != "none" else None,
+        tuple((name, os.environ.get(name)) for name in (*changed, *mark)),
+    )
+    binding = Binding(
+        pid=os.getpid(),
+        local_rank=placement.local_rank,
+        device=placement.device,
+        pci=placement.pci,
+        node=placement.node,
+        bound=bound,
+        cpus=frozenset(os.sched_getaffinity(0)),
+        memory_policy=policy.name,
+        memory_nodes=policy.nodes,
+        threads=placement.threads,
+        threads_bound=threads.bound,
+        threads_kept=threads.kept,
+        pages_moved=moved.moved if moved else None,
+        pages_left=moved.left if moved else None,
+        bytes_elsewhere=elsewhere,
+        problems=tuple(problems),
+        placement=placement,
+        undo=undo,
+    )
+    if options.strict and binding.warnings:
+        binding.restore()
+        raise BindError(binding.warnings)
+    os.environ.update({**changed, **mark})
+    if bound:
+        _Memory.pid, _Memory.born, _Memory.given = os.getpid(), born, binding.cpus
+    return _with_event(binding, request.environ.get("NUMABIND_EVENTS"))
+
+
+def _given_before(environ: Mapping[str, str]) -> frozenset[int]:
+    """The mask that a bind before exec gave this process: its main thread's, if so marked."""
+    mark = read_mark(environ)
+    return frozenset(os.sched_getaffinity(os.getpid())) if mark is not None else frozenset()
+
+
+def environment(
+    placement: Placement, options: Options, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The thread budget for OpenMP where the user did not choose.
+
+    torchrun sets OMP_NUM_THREADS=1 for everyone; that counts as no choice under threads="auto".
+    """
+    chosen = environ.get("OMP_NUM_THREADS", "")
+    if chosen and not (options.threads == "auto" and chosen.strip() == "1"):
+        return {}
+    return {"OMP_NUM_THREADS": str(placement.threads)}
+
+
+def _with_event(binding: Binding, path: str | None) -> Binding:
+    """Append the Binding to NUMABIND_EVENTS as one line; a file that can't be written is a problem."""
+    if not path:
+        return binding
+    import json
+    import time
+
+    event = {"time": time.time(), "host": os.uname().nodename, **binding.as_dict()}
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(handle, (json.dumps(event) + "\n").encode())
+        finally:
+            os.close(handle)
+    except OSError as error:
+        said = problem("bad-setting", f"NUMABIND_EVENTS={path}: {error.strerror}")
+        return replace(binding, problems=(*binding.problems, said))
+    return binding
+
+
+def _logger() -> Any:
+    import logging
+
+    return logging.getLogger("numabind")
+
+
+def _log_problems(problems: tuple[Problem, ...]) -> None:
+    for said in problems:
+        log = _logger().info if said.name in NOTES else _logger().warning
+        log("%s", said.text)

@@ -1,0 +1,387 @@
+"""The command. Each verb asks the core and prints; one place turns errors into exit codes.
+
+`run` is on the start-up path of every worker, so its options are read by a small loop over the same
+table that fills argparse, and argparse (6 ms) is loaded only for help, mistakes and other verbs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from numabind._errors import BindError, NumabindError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from numabind._machine import Machine
+    from numabind._plan import Plan
+    from numabind._problems import Problem
+    from numabind._visible import Visible
+
+
+class Exit:
+    """Exit codes. `run` ends with the command's own, or 126 and 127 as a shell does."""
+
+    DONE = 0
+    NO = 1
+    USAGE = 2
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
+
+
+# flag: (field of Options or of the worker, values or type, help)
+_MODE_HELP = (
+    "which CPUs: node (default), all allowed CPUs of the GPU's NUMA node; socket, of all nodes of "
+    "its package; exclusive, the node's cores dealt over its GPUs; core-complex, one L3 group"
+)
+_MEMORY_HELP = (
+    "memory policy: prefer (default) spills when the node is full; bind kills the process then; "
+    "local, interleave, weighted-interleave; none leaves the policy alone"
+)
+PLACING: dict[str, tuple[str, Any, str]] = {
+    "--mode": ("mode", "MODE", _MODE_HELP),
+    "--memory": ("memory", "POLICY", _MEMORY_HELP),
+    "--no-smt": ("smt", False, "the first SMT sibling of each core only"),
+    "--reserve": ("reserve", int, "cores of each node left to the system (default 0)"),
+    "--share": ("share", "HOW", "more workers than devices: deal them in a block or cyclic"),
+}
+RUNNING: dict[str, tuple[str, Any, str]] = {
+    "--gpu": ("gpu", "GPU", "UUID or its beginning, PCI address, or ordinal among the visible"),
+    "--local-rank": ("local_rank", int, "this worker's rank on this machine"),
+    "--threads": ("threads", "HOW", "auto replaces a launcher's OMP_NUM_THREADS=1 (default keep)"),
+    "--move-pages": ("move_pages", True, "move memory that was touched before the bind"),
+    "--strict": ("strict", True, "exit 1 instead of running a worker that is not in its place"),
+    "--quiet": ("quiet", True, "say nothing on success"),
+}
+_WORKER = ("gpu", "local_rank", "quiet")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit code. One line on stderr for what a person did wrong."""
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        lean = lean_run(words)
+        if lean is not None:
+            return run(*lean)
+        return _other_verbs(words)
+    except BindError as error:
+        return _fail(str(error), Exit.NO)
+    except NumabindError as error:
+        return _fail(str(error), Exit.USAGE)
+    except BrokenPipeError:
+        # The reader (head, say) has gone; leave quietly, as cat does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return Exit.NO
+    except KeyboardInterrupt:
+        return 130
+
+
+def _fail(text: str, code: int) -> int:
+    print(f"numabind: {text}", file=sys.stderr)
+    return code
+
+
+def lean_run(words: list[str]) -> tuple[dict[str, Any], list[str]] | None:
+    """Read "run [options] -- CMD…" without argparse; None for whatever argparse should see."""
+    if words[:1] != ["run"]:
+        return None
+    values: dict[str, Any] = {}
+    position = 1
+    table = {**PLACING, **RUNNING}
+    while position < len(words) and words[position].startswith("-"):
+        flag, equals, value = words[position].partition("=")
+        position += 1
+        if flag == "--" and not equals:
+            break
+        flag = "--quiet" if flag == "-q" else flag
+        if flag not in table:
+            return None
+        name, kind, _ = table[flag]
+        if isinstance(kind, bool):
+            if equals:
+                return None
+            values[name] = kind
+            continue
+        if not equals:
+            if position == len(words):
+                return None
+            value = words[position]
+            position += 1
+        if kind is int:
+            if not (value.isascii() and value.isdigit() and len(value) < 10):
+                return None
+            values[name] = int(value)
+        else:
+            values[name] = value
+    command = words[position:]
+    return (values, command) if command else None
+
+
+def run(values: dict[str, Any], command: list[str]) -> int:
+    """Bind this process and become the command: same pid, its signals, its exit code."""
+    from numabind import _bind
+    from numabind._plan import make_options
+    from numabind._resolve import check_named
+
+    gpu, rank, quiet = (values.pop(name, None) for name in _WORKER)
+    environ = os.environ
+    early = _bind.why_not(environ)
+    if early is None:
+        check_named(gpu, rank)
+        options = make_options({**_bind.options_of(environ), **values})
+        request = _bind.Request(options, environ, gpu, rank)
+        planned = _bind.prepare(request)
+        for said in planned[1].problems:
+            if said.name == "device-not-found":
+                raise UsageError(f"--gpu: {said.cause}. {said.remedy}")
+        binding = _bind.apply(planned, request)
+        _say(binding.problems, quiet=False)
+        if binding.bound and not quiet:
+            print(f"numabind: {binding.text}", file=sys.stderr)
+    else:
+        make_options(values)
+        _say((early,), quiet=bool(quiet))
+    return _become(command)
+
+
+def _say(problems: tuple[Problem, ...], quiet: bool) -> None:
+    from numabind._problems import NOTES
+
+    for said in problems:
+        if said.name not in NOTES:
+            print(f"numabind: WARNING {said.text}", file=sys.stderr)
+        elif said.name == "turned-off" and not quiet:
+            print(f"numabind: {said.text}", file=sys.stderr)
+
+
+def _become(command: list[str]) -> int:
+    from numabind import _syscalls
+
+    # PEP 538: under the C locale Python exports LC_CTYPE, which the command was not given.
+    environ = dict(os.environ)
+    if environ.get("LC_CTYPE") == "C.UTF-8" and not _was_given("LC_CTYPE"):
+        del environ["LC_CTYPE"]
+    _syscalls.restore_default_signals()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(command[0], command, environ)
+    except FileNotFoundError:
+        return _fail(f"run: {command[0]}: command not found", Exit.NOT_FOUND)
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or error
+        return _fail(f"run: {command[0]}: {cause}", Exit.NOT_EXECUTABLE)
+
+
+def _was_given(variable: str) -> bool:
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            data = file.read()
+    except OSError:
+        return True
+    return any(part.startswith(variable.encode() + b"=") for part in data.split(b"\0"))
+
+
+def _other_verbs(words: list[str]) -> int:
+    parser = make_parser()
+    # argparse would take what follows -- for its own: the command is cut off before.
+    command: list[str] = []
+    if words[:1] == ["run"] and "--" in words:
+        cut = words.index("--")
+        words, command = words[:cut], words[cut + 1 :]
+    parsed = parser.parse_args(words)
+    verb = parsed.verb or "overview"
+    return int(_VERBS[verb](parsed, command))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The argparse parser of all verbs; also what completion and the manual page are made from."""
+    import argparse
+
+    from numabind import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="numabind",
+        description="Put GPU workers next to their GPUs: CPU threads and host memory. Without a "
+        "verb: show the machine, where each GPU's worker would go, and what stands in the way.",
+        epilog="Exit codes: 0 done, 1 the answer is no, 2 wrong usage; run ends with the command's.",
+    )
+    parser.add_argument("--version", action="version", version=f"numabind {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+
+    show = verbs.add_parser("show", help="the machine: nodes, CPUs, devices, what is allowed")
+    _source_flags(show)
+    show.add_argument("--json", action="store_true", help="as JSON (docs/snapshot.md)")
+
+    plan = verbs.add_parser("plan", help="where each worker would go, and why")
+    plan.add_argument("--workers", type=int, metavar="N", help="default: one for each device")
+    _table_flags(plan, PLACING)
+    _source_flags(plan)
+    plan.add_argument("--json", action="store_true", help="as JSON (docs/snapshot.md)")
+    plan.add_argument("--strict", action="store_true", help="exit 1 if a worker can't be placed")
+
+    runner = verbs.add_parser(
+        "run",
+        help="bind this process, then become CMD",
+        usage="numabind run [options] -- CMD [ARG ...]",
+        description="This process is a worker: find its GPU, bind CPUs and memory, read back, and "
+        "exec CMD (same process id; signals and exit code are CMD's own).",
+    )
+    _table_flags(runner, {**RUNNING, **PLACING})
+    runner.add_argument("cmd", nargs="*", metavar="CMD", help=argparse.SUPPRESS)
+
+    snapshot = verbs.add_parser("snapshot", help="the machine as a file, for planning elsewhere")
+    snapshot.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
+    snapshot.add_argument(
+        "--anonymize", action="store_true", help="leave out host name, boot id and UUIDs"
+    )
+    snapshot.add_argument("--root", metavar="DIR", help="read a captured tree instead of /")
+    return parser
+
+
+def _source_flags(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--root", metavar="DIR", help="a captured tree instead of /")
+    source.add_argument("--snapshot", metavar="FILE", help="a file made by numabind snapshot")
+
+
+def _table_flags(parser: argparse.ArgumentParser, table: dict[str, tuple[str, Any, str]]) -> None:
+    import argparse
+
+    for flag, (name, kind, text) in table.items():
+        flags = [flag, "-q"] if flag == "--quiet" else [flag]
+        if isinstance(kind, bool):
+            parser.add_argument(
+                *flags,
+                dest=name,
+                action="store_const",
+                const=kind,
+                default=argparse.SUPPRESS,
+                help=text,
+            )
+        elif kind is int:
+            parser.add_argument(
+                *flags, dest=name, type=int, metavar="N", default=argparse.SUPPRESS, help=text
+            )
+        else:
+            parser.add_argument(
+                *flags, dest=name, metavar=kind, default=argparse.SUPPRESS, help=text
+            )
+
+
+def _given(parsed: argparse.Namespace, table: dict[str, tuple[str, Any, str]]) -> dict[str, Any]:
+    names = [name for name, _, _ in table.values()]
+    return {name: getattr(parsed, name) for name in names if hasattr(parsed, name)}
+
+
+def _machine(parsed: argparse.Namespace) -> tuple[Machine, Visible | None]:
+    """The machine that was asked for; on the live one also the devices this environment sees."""
+    from numabind._discover import Questions, discover, discover_here
+    from numabind._machine import Machine
+    from numabind._visible import visible
+
+    if getattr(parsed, "snapshot", None):
+        return Machine.load(parsed.snapshot), None
+    if getattr(parsed, "root", None):
+        if not os.path.isdir(parsed.root):
+            raise UsageError(f"--root {parsed.root}: no such directory")
+        return discover(parsed.root), None
+    machine = discover_here(os.environ, Questions())
+    return machine, visible(machine, os.environ)
+
+
+def _show(parsed: argparse.Namespace, _: list[str]) -> int:
+    machine, _seen = _machine(parsed)
+    if parsed.json:
+        return _print_json(machine.as_dict())
+    from numabind._report.text import machine_text
+
+    print(machine_text(machine))
+    _say(machine.problems, quiet=True)
+    return Exit.DONE
+
+
+def _plan(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._plan import plan
+    from numabind._problems import NOTES
+
+    machine, seen = _machine(parsed)
+    environ = _bind_options() if seen is not None else {}
+    made = plan(machine, parsed.workers, seen, **{**environ, **_given(parsed, PLACING)})
+    if parsed.json:
+        _print_json(made.as_dict())
+    else:
+        _print_plan(made)
+    missed = any(p.name not in NOTES for place in made.placements for p in place.problems)
+    return Exit.NO if parsed.strict and missed else Exit.DONE
+
+
+def _bind_options() -> dict[str, Any]:
+    from numabind._bind import options_of
+
+    found = options_of(os.environ)
+    found.pop("strict", None)
+    return found
+
+
+def _print_plan(made: Plan) -> None:
+    from numabind._report.text import plan_text, problems_text
+
+    print(plan_text(made))
+    said = problems_text(made)
+    if said:
+        print(f"\n{said}")
+
+
+def _overview(_parsed: argparse.Namespace, _: list[str]) -> int:
+    import argparse
+
+    from numabind._plan import plan
+    from numabind._report.text import machine_text
+
+    machine, seen = _machine(argparse.Namespace())
+    print(machine_text(machine))
+    print()
+    _print_plan(plan(machine, None, seen, **_bind_options()))
+    return Exit.DONE
+
+
+def _snapshot(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._discover import anonymous
+
+    machine, _seen = _machine(parsed)
+    if parsed.anonymize:
+        machine = anonymous(machine)
+    if parsed.output is None:
+        return _print_json(machine.as_dict())
+    try:
+        machine.save(parsed.output)
+    except OSError as error:
+        raise UsageError(f"-o {parsed.output}: {error.strerror}") from error
+    return Exit.DONE
+
+
+def _run(parsed: argparse.Namespace, command: list[str]) -> int:
+    command = [*parsed.cmd, *command]
+    if not command:
+        raise UsageError("run: no command was given: numabind run [options] -- CMD [ARG ...]")
+    return run(_given(parsed, {**PLACING, **RUNNING}), command)
+
+
+def _print_json(data: object) -> int:
+    import json
+
+    print(json.dumps(data, indent=1))
+    return Exit.DONE
+
+
+_VERBS = {
+    "overview": _overview,
+    "show": _show,
+    "plan": _plan,
+    "run": _run,
+    "snapshot": _snapshot,
+}

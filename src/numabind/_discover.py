@@ -1,0 +1,257 @@
+"""Joins the readers into a Machine; what they contradict each other in becomes a problem."""
+
+from __future__ import annotations
+
+import os
+
+from numabind._cpulist import format_list
+from numabind._errors import MachineError, UsageError
+from numabind._machine import Allowed, Device, Machine, Node
+from numabind._pci import Override, parse_address, parse_map, place, read_devices
+from numabind._problems import Problem, problem
+from numabind._record import record, replace
+from numabind._sysfs import (
+    NVIDIA,
+    PCI,
+    Root,
+    parse_meminfo,
+    read_allowed,
+    read_cpus,
+    read_host,
+    read_nodes,
+    read_offline,
+    read_online,
+)
+from numabind._vendors import identify
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@record
+class Questions:
+    """What the caller wants to know; the rest is not read.
+
+    `caches`: L3 groups. `runtime`: NVML may be asked (slow: it loads the driver's library).
+    `overrides`: the lines of NUMABIND_MAP.
+    """
+
+    caches: bool = True
+    runtime: bool = True
+    overrides: tuple[Override, ...] = ()
+
+
+def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = None) -> Machine:
+    """Read a machine: its nodes, CPUs, devices, and what this process may use of them.
+
+    `root` is a directory laid out like / (a captured tree, a container's root); "/" is this
+    machine, where NVML is asked too if nvidia-ml-py is installed. `questions` narrows the reading.
+    No CUDA, HIP or other compute runtime is initialised and nothing is changed.
+
+    Raises MachineError, naming the file, for what is not as the kernel writes it.
+    """
+    questions = questions or Questions()
+    place_to_read = Root(os.fspath(root))
+    online = read_online(place_to_read)
+    bare = read_devices(place_to_read, online)
+    known = identify(place_to_read, bare, questions.runtime)
+    own_memory = frozenset(d.memory_node for d in known.devices if d.memory_node is not None)
+    if not own_memory and place_to_read.exists(NVIDIA):
+        from numabind._vendors.nvidia import read_proc
+
+        facts = read_proc(place_to_read).values()
+        own_memory = frozenset(f.memory_node for f in facts if f.memory_node is not None)
+    nodes, overlaps = without_overlaps(read_nodes(place_to_read, online, own_memory))
+    numa = bool(nodes)
+    if not numa:
+        memory = place_to_read.parse("proc/meminfo", parse_meminfo)
+        nodes = (Node(0, online, memory, (10,), "cpu"),)
+    devices, problems = _placed(known.devices, nodes, online, known.driver_nodes, questions)
+    return Machine(
+        nodes=nodes,
+        cpus=read_cpus(place_to_read, online, nodes, questions.caches),
+        devices=devices,
+        allowed=read_allowed(place_to_read, online, nodes),
+        host=read_host(place_to_read, numa),
+        offline_cpus=read_offline(place_to_read, online),
+        problems=known.problems + overlaps + problems,
+    )
+
+
+def without_overlaps(
+    nodes: tuple[Node, ...],
+) -> tuple[tuple[Node, ...], tuple[Problem, ...]]:
+    """Leave out nodes that share some CPUs with an earlier one (broken firmware; hwloc does too).
+
+    Nodes with exactly the same CPUs stay: numa=fake makes them on purpose.
+    """
+    kept: list[Node] = []
+    problems: list[Problem] = []
+    owner: dict[int, Node] = {}
+    for node in nodes:
+        first = next((owner[cpu] for cpu in node.cpus if cpu in owner), None)
+        if first is not None and first.cpus != node.cpus:
+            cause = (
+                f"node {node.id} has CPUs {format_list(node.cpus)}, node {first.id} some of them"
+            )
+            problems.append(problem("overlapping-nodes", cause))
+            continue
+        kept.append(node)
+        owner.update(dict.fromkeys(node.cpus, node))
+    if len(kept) == len(nodes):
+        return nodes, ()
+    # The kernel's distance lines have a column for every node, the dropped ones too.
+    stay = [i for i, node in enumerate(nodes) if node in kept]
+    cut = (
+        replace(node, distances=tuple(node.distances[i] for i in stay))
+        if len(node.distances) == len(nodes)
+        else node
+        for node in kept
+    )
+    return tuple(cut), tuple(problems)
+
+
+def _placed(
+    devices: tuple[Device, ...],
+    nodes: tuple[Node, ...],
+    online: frozenset[int],
+    driver_nodes: Mapping[str, frozenset[int]],
+    questions: Questions,
+) -> tuple[tuple[Device, ...], tuple[Problem, ...]]:
+    placed: list[Device] = []
+    problems: list[Problem] = []
+    for device in devices:
+        override = find_override(device, questions.overrides)
+        found, said = place(device, nodes, online, driver_nodes.get(device.pci), override)
+        placed.append(found)
+        problems += said
+    return tuple(placed), tuple(problems)
+
+
+def find_override(device: Device, overrides: tuple[Override, ...]) -> Override | None:
+    """The last line of a NUMABIND_MAP file that names this device by PCI address or UUID."""
+    found = None
+    for override in overrides:
+        key = override.key.lower()
+        try:
+            same = str(parse_address(key)) == device.pci
+        except ValueError:
+            same = bool(device.uuid) and str(device.uuid).lower().startswith(key)
+        if same:
+            found = override
+    return found
+
+
+def read_overrides(path: str) -> tuple[Override, ...]:
+    """The lines of a NUMABIND_MAP file. UsageError, naming file and line, if it can't be used."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_map(file.read())
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"NUMABIND_MAP={path}: {cause} (a line reads: 0000:17:00.0 nodes=0)"
+        ) from error
+
+
+def discover_here(environ: Mapping[str, str], questions: Questions) -> Machine:
+    """The live machine as the environment has it: NUMABIND_SNAPSHOT and NUMABIND_MAP count.
+
+    A snapshot that is not of this machine and boot is ignored with the problem `snapshot-unfit`.
+    What the process may use is always read afresh. Raises as `discover` and `read_overrides` do.
+    """
+    path = environ.get("NUMABIND_MAP")
+    if path:
+        questions = replace(questions, overrides=read_overrides(path))
+    snapshot = environ.get("NUMABIND_SNAPSHOT")
+    if not snapshot:
+        return discover("/", questions)
+    machine = Machine.load(snapshot)
+    here = Root("/")
+    cause = unfit(machine, here)
+    if cause is not None:
+        said = problem("snapshot-unfit", f"NUMABIND_SNAPSHOT={snapshot}: {cause}")
+        machine = discover("/", questions)
+        return replace(machine, problems=(said, *machine.problems))
+    online = frozenset(cpu.id for cpu in machine.cpus)
+    devices, problems = machine.devices, machine.problems
+    if questions.overrides:
+        devices, problems = _placed(devices, machine.nodes, online, {}, questions)
+    return replace(
+        machine,
+        devices=devices,
+        problems=problems,
+        allowed=_allowed_within(here, machine, online),
+    )
+
+
+def _allowed_within(here: Root, machine: Machine, online: frozenset[int]) -> Allowed:
+    """What this process may use of the machine in a snapshot.
+
+    A hand-made snapshot may have more nodes than the kernel; those are not the kernel's to refuse,
+    so only nodes that the kernel knows are cut by Mems_allowed.
+    """
+    allowed = read_allowed(here, online, machine.nodes)
+    kernels = frozenset(node.id for node in read_nodes(here, read_online(here))) or frozenset({0})
+    pretended = frozenset(node.id for node in machine.nodes) - kernels
+    return replace(allowed, nodes=allowed.nodes | pretended)
+
+
+def unfit(machine: Machine, here: Root) -> str | None:
+    """Why a snapshot is not of this machine and boot; None if it is.
+
+    A snapshot without a boot id was edited by hand to describe a machine that the hardware does
+    not; it is believed as long as its CPUs exist.
+    """
+    online = read_online(here)
+    strangers = frozenset(cpu.id for cpu in machine.cpus) - online
+    if strangers:
+        return f"it has {len(strangers)} CPUs that are not online here"
+    wanted = machine.host.boot_id
+    if wanted is None:
+        return None
+    boot = here.text("proc/sys/kernel/random/boot_id")
+    if wanted != boot:
+        return f"its boot id is {wanted}, this boot's is {boot}"
+    missing = [d.pci for d in machine.devices if not here.exists(f"{PCI}/{d.pci}")]
+    if missing:
+        return f"its device {missing[0]} is not on this machine"
+    present = frozenset(d.pci for d in read_devices(here, online))
+    added = present - {d.pci for d in machine.devices}
+    if added:
+        return f"this machine has {min(added)}, which it lacks"
+    from numabind._vendors.nvidia import read_proc
+
+    facts = read_proc(here)
+    for device in machine.devices:
+        uuid = facts[device.pci].uuid if device.pci in facts else None
+        if uuid is not None and device.uuid is not None and uuid != device.uuid:
+            return f"{device.pci} is {uuid} here and {device.uuid} in it"
+    return None
+
+
+def readable_or_problem(error: MachineError) -> Problem:
+    """A MachineError as the problem `machine-unreadable`, for callers that must not fail."""
+    return problem("machine-unreadable", str(error))
+
+
+def anonymous(machine: Machine) -> Machine:
+    """The machine without what names it: host name, boot id, UUIDs. Its shape stays."""
+    from numabind._machine import Partition
+
+    devices = tuple(
+        replace(
+            device,
+            uuid=None,
+            partitions=tuple(
+                Partition(f"MIG-{number}", part.gpu_instance, part.compute_instance)
+                for number, part in enumerate(device.partitions)
+            ),
+        )
+        for device in machine.devices
+    )
+    # Not None: a snapshot without a boot id is believed on any machine that has its CPUs.
+    return replace(
+        machine, devices=devices, host=replace(machine.host, name=None, boot_id="anonymized")
+    )

@@ -1,0 +1,416 @@
+"""The model of a machine: frozen, without I/O but for `load` and `save`; unknown is None.
+
+The JSON form is documented field by field in docs/snapshot.md. Sets of CPUs and nodes are kernel
+lists there ("0-3,8") and `frozenset[int]` here.
+"""
+
+from __future__ import annotations
+
+from numabind._cpulist import format_list, parse_list
+from numabind._errors import MachineError
+from numabind._problems import Problem
+from numabind._record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from typing import Any, NoReturn
+
+SCHEMA = 1
+
+
+@record
+class Cpu:
+    """One online logical CPU.
+
+    `core` and `l3` are the lowest CPU of its physical core and of its last-level cache group;
+    `package` the socket's number. Each is None where the kernel does not say.
+    """
+
+    id: int
+    node: int | None = None
+    package: int | None = None
+    core: int | None = None
+    l3: int | None = None
+
+
+@record
+class Node:
+    """One NUMA node.
+
+    `cpus` are its online CPUs; `distances` the kernel's, in the order of `Machine.nodes`, or ();
+    `kind` is "cpu" (has CPUs), "gpu" (a GPU's own memory) or "memory" (neither: CXL, HBM, a socket
+    whose CPUs are offline).
+    """
+
+    id: int
+    cpus: frozenset[int] = frozenset()
+    memory_bytes: int | None = None
+    distances: tuple[int, ...] = ()
+    kind: str = "cpu"
+
+
+@record
+class Partition:
+    """A part of a device with an identity of its own: a MIG instance."""
+
+    uuid: str
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+
+@record
+class Device:
+    """One display or accelerator function on the PCI bus (class 03xx or 12xx).
+
+    `node` is the NUMA node it hangs off, after the rules of docs/placement.md, `node_source` which
+    rule answered; `numa_node` is the firmware's own word (-1 is "unknown"). `memory_node` is the
+    GPU's own memory where that is a NUMA node (GB200), never a target for host memory. `index` is
+    the driver's (NVML), never a CUDA ordinal. `computes` is False for a display adapter that no
+    worker can use (a BMC's VGA).
+    """
+
+    pci: str
+    vendor: str
+    pci_class: int = 0
+    device_id: int = 0
+    vendor_id: int = 0
+    computes: bool = True
+    numa_node: int | None = None
+    local_cpus: frozenset[int] | None = None
+    node: int | None = None
+    node_source: str | None = None
+    near_nodes: tuple[int, ...] = ()
+    uuid: str | None = None
+    index: int | None = None
+    minor: int | None = None
+    name: str | None = None
+    driver: str | None = None
+    memory_node: int | None = None
+    partitions: tuple[Partition, ...] = ()
+
+
+@record
+class Allowed:
+    """What this process may use: born affinity, Mems_allowed, and the cgroup's cpu.max in CPUs."""
+
+    cpus: frozenset[int]
+    nodes: frozenset[int]
+    cpu_quota: float | None = None
+
+
+@record
+class Host:
+    """Which machine, and which boot of it; None where unknown or anonymized."""
+
+    name: str | None = None
+    kernel: str | None = None
+    boot_id: str | None = None
+    numa: bool = True
+
+
+@record
+class Machine:
+    """All that planning needs to know of one machine."""
+
+    nodes: tuple[Node, ...]
+    cpus: tuple[Cpu, ...]
+    devices: tuple[Device, ...]
+    allowed: Allowed
+    host: Host = Host()
+    offline_cpus: frozenset[int] = frozenset()
+    problems: tuple[Problem, ...] = ()
+
+    def node(self, number: int) -> Node | None:
+        """The node with this number, or None."""
+        for node in self.nodes:
+            if node.id == number:
+                return node
+        return None
+
+    def distance(self, start: int, end: int) -> int:
+        """The kernel's distance between two nodes; without a table 10 to itself, 20 to others."""
+        ids = [node.id for node in self.nodes]
+        node = self.node(start)
+        if node is not None and len(node.distances) == len(ids) and end in ids:
+            return node.distances[ids.index(end)]
+        return 10 if start == end else 20
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form; `Machine.from_dict` is its inverse."""
+        return {
+            "schema": SCHEMA,
+            "host": dict(self.host.__dict__),
+            "nodes": [
+                {
+                    **node.__dict__,
+                    "cpus": format_list(node.cpus),
+                    "distances": list(node.distances),
+                }
+                for node in self.nodes
+            ],
+            "cpus": [dict(cpu.__dict__) for cpu in self.cpus],
+            "offline_cpus": format_list(self.offline_cpus),
+            "devices": [_device_as_dict(device) for device in self.devices],
+            "allowed": {
+                "cpus": format_list(self.allowed.cpus),
+                "nodes": format_list(self.allowed.nodes),
+                "cpu_quota": self.allowed.cpu_quota,
+            },
+            "problems": [problem.as_dict() for problem in self.problems],
+        }
+
+    @classmethod
+    def from_dict(cls, data: object, source: str = "snapshot") -> Machine:
+        """Rebuild a machine from its JSON form.
+
+        `source` names the data in errors. Raises MachineError for a newer schema, a missing field
+        or a value of the wrong kind; fields that this version does not know are ignored.
+        """
+        return _Reader(source).machine(data)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the machine as JSON. The file appears whole or not at all. OSError as from open."""
+        import json
+        import os
+
+        path = os.fspath(path)
+        scratch = f"{path}.{os.getpid()}.tmp"
+        try:
+            with open(scratch, "w", encoding="utf-8") as file:
+                json.dump(self.as_dict(), file, indent=1)
+                file.write("\n")
+            os.replace(scratch, path)
+        except BaseException:
+            if os.path.exists(scratch):
+                os.unlink(scratch)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Machine:
+        """Read what `save` wrote. MachineError names the file and what is wrong with it."""
+        import json
+        import os
+
+        path = os.fspath(path)
+        try:
+            with open(path, encoding="utf-8") as file:
+                data = json.load(file)
+        except OSError as error:
+            raise MachineError(path, error.strerror or str(error)) from error
+        except (ValueError, RecursionError) as error:
+            raise MachineError(
+                path, f"not a snapshot: {error}", "make one with numabind snapshot -o FILE"
+            ) from error
+        return cls.from_dict(data, path)
+
+
+def _device_as_dict(device: Device) -> dict[str, Any]:
+    near = device.local_cpus
+    return {
+        **device.__dict__,
+        "pci_class": f"0x{device.pci_class:06x}",
+        "device_id": f"0x{device.device_id:04x}",
+        "vendor_id": f"0x{device.vendor_id:04x}",
+        "local_cpus": None if near is None else format_list(near),
+        "near_nodes": list(device.near_nodes),
+        "partitions": [dict(part.__dict__) for part in device.partitions],
+    }
+
+
+class _Reader:
+    """Takes a snapshot's JSON apart, naming source and field in every complaint."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def machine(self, data: object) -> Machine:
+        data = self.table(data, "the snapshot")
+        schema = data.get("schema")
+        if not isinstance(schema, int) or isinstance(schema, bool):
+            self.fail("schema", "is missing, so this is not a numabind snapshot")
+        if schema > SCHEMA:
+            self.fail(
+                "schema", f"{schema} is newer than this numabind reads ({SCHEMA}): upgrade numabind"
+            )
+        if schema != SCHEMA:
+            self.fail("schema", f"{schema} is not a schema that numabind ever wrote")
+        host = self.table(data.get("host", {}), "host")
+        allowed = self.table(self.need(data, "allowed", ""), "allowed")
+        machine = Machine(
+            nodes=tuple(self.node(*item) for item in self.items(data, "nodes")),
+            cpus=tuple(self.cpu(*item) for item in self.items(data, "cpus")),
+            devices=tuple(self.device(*item) for item in self.items(data, "devices")),
+            allowed=Allowed(
+                self.ids(allowed, "cpus", "allowed."),
+                self.ids(allowed, "nodes", "allowed."),
+                self.number(allowed, "cpu_quota", "allowed."),
+            ),
+            host=Host(
+                name=self.text(host, "name", "host."),
+                kernel=self.text(host, "kernel", "host."),
+                boot_id=self.text(host, "boot_id", "host."),
+                numa=self.flag(host, "numa", "host."),
+            ),
+            offline_cpus=self.ids({"offline_cpus": "", **data}, "offline_cpus", ""),
+            problems=tuple(self.problem(*item) for item in self.items(data, "problems", ())),
+        )
+        self.check(machine)
+        return machine
+
+    def check(self, machine: Machine) -> None:
+        """Refuse what no kernel could show: planning relies on it."""
+        known = {cpu.id for cpu in machine.cpus}
+        nodes = {node.id for node in machine.nodes}
+        if len(known) != len(machine.cpus):
+            self.fail("cpus", "lists a CPU twice")
+        if len(nodes) != len(machine.nodes):
+            self.fail("nodes", "lists a node twice")
+        if len({device.pci for device in machine.devices}) != len(machine.devices):
+            self.fail("devices", "lists a PCI address twice")
+        for node in machine.nodes:
+            if not node.cpus <= known:
+                extra = format_list(node.cpus - known)
+                self.fail(f"nodes: node {node.id}", f"has CPUs {extra}, which `cpus` lacks")
+        for device in machine.devices:
+            for number in (device.node, *device.near_nodes):
+                if number is not None and number not in nodes:
+                    self.fail(f"devices: {device.pci}", f"is on node {number}, which `nodes` lacks")
+
+    def node(self, data: dict[str, Any], where: str) -> Node:
+        kind = self.text(data, "kind", where) or "cpu"
+        if kind not in ("cpu", "memory", "gpu"):
+            self.fail(f"{where}kind", f"{kind!r} is none of cpu, memory, gpu")
+        distances = data.get("distances", [])
+        if not isinstance(distances, list) or not all(_is_natural(d) for d in distances):
+            self.fail(f"{where}distances", "is not a list of whole numbers")
+        return Node(
+            id=self.whole(data, "id", where),
+            cpus=self.ids(data, "cpus", where),
+            memory_bytes=self.maybe_whole(data, "memory_bytes", where),
+            distances=tuple(distances),
+            kind=kind,
+        )
+
+    def cpu(self, data: dict[str, Any], where: str) -> Cpu:
+        return Cpu(
+            self.whole(data, "id", where),
+            *(self.maybe_whole(data, key, where) for key in ("node", "package", "core", "l3")),
+        )
+
+    def device(self, data: dict[str, Any], where: str) -> Device:
+        near = data.get("near_nodes", [])
+        if not isinstance(near, list) or not all(_is_natural(n) for n in near):
+            self.fail(f"{where}near_nodes", "is not a list of node numbers")
+        pci = self.text(data, "pci", where)
+        if not pci:
+            self.fail(f"{where}pci", "is missing")
+        local = None if data.get("local_cpus") is None else self.ids(data, "local_cpus", where)
+        return Device(
+            pci=pci,
+            vendor=self.text(data, "vendor", where) or "unknown",
+            pci_class=self.hexadecimal(data, "pci_class", where),
+            device_id=self.hexadecimal(data, "device_id", where),
+            vendor_id=self.hexadecimal(data, "vendor_id", where),
+            computes=self.flag(data, "computes", where),
+            numa_node=self.maybe_whole(data, "numa_node", where, lowest=-1),
+            local_cpus=local,
+            node=self.maybe_whole(data, "node", where),
+            node_source=self.text(data, "node_source", where),
+            near_nodes=tuple(near),
+            uuid=self.text(data, "uuid", where),
+            index=self.maybe_whole(data, "index", where),
+            minor=self.maybe_whole(data, "minor", where),
+            name=self.text(data, "name", where),
+            driver=self.text(data, "driver", where),
+            memory_node=self.maybe_whole(data, "memory_node", where),
+            partitions=tuple(self.part(*i) for i in self.items(data, "partitions", (), where)),
+        )
+
+    def part(self, data: dict[str, Any], where: str) -> Partition:
+        return Partition(
+            self.text(data, "uuid", where) or "",
+            self.maybe_whole(data, "gpu_instance", where),
+            self.maybe_whole(data, "compute_instance", where),
+        )
+
+    def problem(self, data: dict[str, Any], where: str) -> Problem:
+        return Problem(*(self.text(data, key, where) or "" for key in ("name", "cause", "remedy")))
+
+    def fail(self, field: str, cause: str) -> NoReturn:
+        raise MachineError(self.source, f"{field} {cause}")
+
+    def table(self, value: object, field: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self.fail(field, "is not a JSON object")
+        return value
+
+    def need(self, data: dict[str, Any], key: str, where: str) -> Any:
+        if key not in data:
+            self.fail(f"{where}{key}", "is missing")
+        return data[key]
+
+    def items(
+        self, data: dict[str, Any], key: str, default: object = None, where: str = ""
+    ) -> list[tuple[dict[str, Any], str]]:
+        value = data.get(key, default)
+        if value is None:
+            self.fail(f"{where}{key}", "is missing")
+        if not isinstance(value, (list, tuple)):
+            self.fail(f"{where}{key}", "is not a list")
+        return [
+            (self.table(item, f"{where}{key}[{i}]"), f"{where}{key}[{i}].")
+            for i, item in enumerate(value)
+        ]
+
+    def ids(self, data: dict[str, Any], key: str, where: str) -> frozenset[int]:
+        value = self.need(data, key, where)
+        if not isinstance(value, str):
+            self.fail(f"{where}{key}", 'is not a list such as "0-3,8"')
+        try:
+            return parse_list(value)
+        except ValueError as error:
+            self.fail(f"{where}{key}", f"is not a list: {error}")
+
+    def whole(self, data: dict[str, Any], key: str, where: str) -> int:
+        value = self.maybe_whole(data, key, where)
+        if value is None:
+            self.fail(f"{where}{key}", "is missing")
+        return value
+
+    def maybe_whole(
+        self, data: dict[str, Any], key: str, where: str, lowest: int = 0
+    ) -> int | None:
+        value = data.get(key)
+        if value is not None and not (_is_natural(value) or value == lowest):
+            self.fail(f"{where}{key}", f"{value!r:.40} is not a whole number")
+        return value
+
+    def number(self, data: dict[str, Any], key: str, where: str) -> float | None:
+        value = data.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            self.fail(f"{where}{key}", f"{value!r:.40} is not a number")
+        return value
+
+    def text(self, data: dict[str, Any], key: str, where: str) -> str | None:
+        value = data.get(key)
+        if value is not None and not isinstance(value, str):
+            self.fail(f"{where}{key}", f"{value!r:.40} is not a text")
+        return value
+
+    def flag(self, data: dict[str, Any], key: str, where: str) -> bool:
+        value = data.get(key, True)
+        if not isinstance(value, bool):
+            self.fail(f"{where}{key}", f"{value!r:.40} is neither true nor false")
+        return value
+
+    def hexadecimal(self, data: dict[str, Any], key: str, where: str) -> int:
+        value = data.get(key, "0x0")
+        try:
+            return int(value, 16)
+        except (TypeError, ValueError):
+            self.fail(f"{where}{key}", f'{value!r:.40} is not a number such as "0x10de"')
+
+
+def _is_natural(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63

@@ -1,0 +1,230 @@
+"""PCI functions that can be a worker's device, and which NUMA node each hangs off.
+
+    ls /sys/bus/pci/devices/0000:17:00.0
+        class  device  driver  local_cpulist  local_cpus  numa_node  vendor ...
+
+Reading needs no driver, so every accelerator of every vendor is seen, also where no NVML or ROCm is
+installed. The rules for the node are in `place`.
+"""
+
+from __future__ import annotations
+
+from numabind._cpulist import format_list, parse_list, parse_mask
+from numabind._machine import Device, Node
+from numabind._problems import Problem, problem
+from numabind._record import record, replace
+from numabind._sysfs import PCI, Root, parse_number
+
+# PCI vendor ids (pcisig.com) of those whose devices workers use.
+VENDORS = {
+    0x10DE: "nvidia",
+    0x1002: "amd",
+    0x8086: "intel",
+    0x1DA3: "habana",
+    0x19E5: "huawei",
+    0x1AE0: "google",
+    0x1D0F: "amazon",
+    0x1BCF: "nec",
+    0x1E52: "tenstorrent",
+    0x1FC1: "qualcomm",
+    0x17CB: "qualcomm",
+    0x9999: "metax",
+    0x1ED5: "mthreads",
+    0xCABC: "cambricon",
+}
+# Makers of server-board and emulated display adapters: found, shown, never a worker's.
+_DISPLAY_ONLY = {
+    0x1A03: "aspeed",
+    0x102B: "matrox",
+    0x1234: "qemu",
+    0x1AF4: "virtio",
+    0x1B36: "redhat",
+    0x1013: "cirrus",
+    0x15AD: "vmware",
+    0x1414: "microsoft",
+    0x80EE: "virtualbox",
+    0x126F: "silicon-motion",
+    0x19A2: "emulex",
+}
+
+
+@record
+class Address:
+    """A PCI address. The domain may exceed four hexadecimal digits (VMD, large machines)."""
+
+    domain: int
+    bus: int
+    slot: int
+    function: int
+
+    def __str__(self) -> str:
+        return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function:x}"
+
+
+def parse_address(text: str) -> Address:
+    """Read "0000:17:00.0", "00000000:17:00.0" (NVML's way) or "17:00.0". ValueError otherwise."""
+    head, dot, function = text.strip().partition(".")
+    parts = head.split(":")
+    if len(parts) == 2:
+        parts.insert(0, "0")
+    widths = (8, 2, 2)
+    fields = [*parts, function]
+    hexadecimal = all(part and all(c in "0123456789abcdefABCDEF" for c in part) for part in fields)
+    if not dot or len(parts) != 3 or not hexadecimal or len(function) != 1:
+        raise ValueError(f"{text!r} is not a PCI address such as 0000:17:00.0")
+    if any(len(part) > width for part, width in zip(parts, widths, strict=True)):
+        raise ValueError(f"{text!r} is not a PCI address such as 0000:17:00.0")
+    domain, bus, slot = (int(part, 16) for part in parts)
+    if slot > 31 or int(function, 16) > 7:
+        raise ValueError(f"{text!r} is not a PCI address: slot above 1f or function above 7")
+    return Address(domain, bus, slot, int(function, 16))
+
+
+def bus_order(pci: str) -> tuple[int, int, int, int]:
+    """The sort key by which drivers number devices: domain, bus, slot, function."""
+    address = parse_address(pci)
+    return (address.domain, address.bus, address.slot, address.function)
+
+
+def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
+    """Every display (03xx) and accelerator (12xx) function, in bus order, not yet placed."""
+    found = []
+    for name in root.listing(PCI):
+        base = f"{PCI}/{name}"
+        text = root.text(f"{base}/class")
+        if text is None or text[:4] not in ("0x03", "0x12"):
+            continue
+        try:
+            pci = str(parse_address(name))
+        except ValueError:
+            continue  # not a device: nothing in the kernel makes such a name
+        local = root.parse(f"{base}/local_cpulist", parse_list)
+        if local is None:
+            local = root.parse(f"{base}/local_cpus", parse_mask)
+        vendor = root.parse(f"{base}/vendor", parse_number) or 0
+        found.append(
+            Device(
+                pci=pci,
+                vendor=VENDORS.get(vendor) or _DISPLAY_ONLY.get(vendor) or f"0x{vendor:04x}",
+                vendor_id=vendor,
+                device_id=root.parse(f"{base}/device", parse_number) or 0,
+                pci_class=root.parse(f"{base}/class", parse_number) or 0,
+                computes=_computes(vendor, text, pci),
+                numa_node=root.parse(f"{base}/numa_node", parse_number),
+                local_cpus=None if local is None else local & online,
+                driver=root.link_name(f"{base}/driver"),
+            )
+        )
+    found.sort(key=lambda device: bus_order(device.pci))
+    return tuple(found)
+
+
+def _computes(vendor: int, pci_class: str, pci: str) -> bool:
+    if pci_class[:4] == "0x12":
+        return True
+    if vendor == 0x8086:
+        return bus_order(pci)[:2] != (0, 0)  # the processor's own graphics sit on bus 0
+    return vendor in VENDORS
+
+
+@record
+class Override:
+    """One line of a NUMABIND_MAP file: the device named `key` is near `cpus`, on `nodes`."""
+
+    key: str
+    nodes: tuple[int, ...] = ()
+    cpus: frozenset[int] = frozenset()
+
+
+def parse_map(text: str) -> tuple[Override, ...]:
+    """Read a NUMABIND_MAP file. ValueError names the line at fault.
+
+    One device a line, by PCI address or UUID, then its place; # starts a comment:
+
+        0000:17:00.0   nodes=0
+        GPU-5d0c7a10   cpus=0-31,64-95
+    """
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        kind, equals, value = words[-1].partition("=")
+        if len(words) != 2 or not equals or kind not in ("nodes", "cpus"):
+            raise ValueError(
+                f"line {number}: expected a GPU and nodes=LIST or cpus=LIST: {line!r:.60}"
+            )
+        try:
+            ids = parse_list(value)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+        if not ids:
+            raise ValueError(f"line {number}: {kind}= names nothing")
+        if kind == "nodes":
+            found.append(Override(words[0], nodes=tuple(sorted(ids))))
+        else:
+            found.append(Override(words[0], cpus=ids))
+    return tuple(found)
+
+
+def place(
+    device: Device,
+    nodes: tuple[Node, ...],
+    online: frozenset[int],
+    driver_nodes: frozenset[int] | None = None,
+    override: Override | None = None,
+) -> tuple[Device, tuple[Problem, ...]]:
+    """Say which node a device hangs off, by the first rule that answers.
+
+    1. `override` (NUMABIND_MAP): the person knows better than the firmware.
+    2. numa_node, if it is an online node; a contradicting local_cpulist is reported.
+    3. local_cpulist, if it is a proper subset of the CPUs (a device at -1 lists all of them).
+    4. `driver_nodes` (NVML's memory affinity), if it is one node: "0-1" for all says nothing.
+    5. The only node with CPUs, if there is one only.
+
+    Else `node` stays None: an unknown node is never taken for node 0.
+    """
+    by_id = {node.id: node for node in nodes}
+    local = device.local_cpus
+    with_cpus = [node for node in nodes if node.cpus]
+    problems: tuple[Problem, ...] = ()
+    if override is not None:
+        chosen = override.nodes or tuple(n.id for n in nodes if n.cpus & override.cpus)
+        cpus = override.cpus or frozenset().union(*(by_id[n].cpus for n in chosen if n in by_id))
+        one = chosen[0] if len(chosen) == 1 else None
+        return (
+            replace(
+                device, node=one, node_source="map", near_nodes=chosen, local_cpus=cpus & online
+            ),
+            (),
+        )
+    if device.numa_node is not None and device.numa_node in by_id:
+        number = device.numa_node
+        own = by_id[number].cpus
+        if local and local < online and own and not local & own:
+            problems = (
+                problem(
+                    "locality-contradiction",
+                    f"{device.pci}: numa_node says {number}, whose CPUs are {format_list(own)}, but "
+                    f"local_cpulist says {format_list(local)}",
+                ),
+            )
+        return (
+            replace(device, node=number, node_source="numa_node", near_nodes=(number,)),
+            problems,
+        )
+    if local and local < online and len(with_cpus) > 1:
+        near = tuple(node.id for node in with_cpus if node.cpus & local)
+        if near and len(near) < len(with_cpus):
+            one = near[0] if len(near) == 1 else None
+            return (
+                replace(device, node=one, node_source="local_cpulist", near_nodes=near),
+                (),
+            )
+    if driver_nodes is not None and len(driver_nodes) == 1 and driver_nodes <= by_id.keys():
+        (number,) = driver_nodes
+        return replace(device, node=number, node_source="nvml", near_nodes=(number,)), ()
+    if len(with_cpus) == 1:
+        number = with_cpus[0].id
+        return replace(device, node=number, node_source="only-node", near_nodes=(number,)), ()
+    return device, ()

@@ -1,0 +1,470 @@
+"""Where each worker goes, and why. Pure: no I/O, no environment.
+
+Where PyTorch defines a mode (`torchrun --numa-binding`, torch.numa) and is right, the answer is
+PyTorch's; docs/placement.md lists the differences.
+"""
+
+from __future__ import annotations
+
+from numabind._cpulist import format_list
+from numabind._errors import UsageError
+from numabind._machine import Device, Machine, Node
+from numabind._problems import Problem, problem
+from numabind._record import record, replace
+from numabind._resolve import SHARES, Seat, seats_of_all
+from numabind._visible import Handle, Visible, present_devices, worker_devices
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+MODES = ("node", "socket", "exclusive", "core-complex")
+MEMORY = ("prefer", "bind", "local", "interleave", "weighted-interleave", "none")
+SCHEMA = 1
+
+
+@record
+class Options:
+    """How to place workers, and how to apply a placement.
+
+    mode: "node", all allowed CPUs of the GPU's node; "socket", of all nodes of its package;
+    "exclusive", the node's cores dealt over its GPUs; "core-complex", one L3 group of the node.
+    memory: "prefer" the node, spill when it is full; "bind", the process is killed when it is
+    full; "local", "interleave", "weighted-interleave", or "none" to leave the policy alone.
+    smt: False takes the first sibling of each core. reserve: cores of each node left to the system.
+    share: "block" or "cyclic" when there are more workers than devices. threads: "keep" a user's
+    OMP_NUM_THREADS, or "auto" to replace a launcher's blanket 1. move_pages: move what was touched
+    before. strict: raise BindError instead of warning.
+    """
+
+    mode: str = "node"
+    memory: str = "prefer"
+    smt: bool = True
+    reserve: int = 0
+    share: str | None = None
+    threads: str = "keep"
+    move_pages: bool = False
+    strict: bool = False
+
+    def checked(self) -> Options:
+        """Itself; UsageError, naming the option and its values, if one can't be used."""
+        _choice("mode", self.mode, MODES)
+        _choice("memory", self.memory, MEMORY)
+        _choice("share", self.share, (None, *SHARES))
+        _choice("threads", self.threads, ("keep", "auto"))
+        if self.reserve < 0:
+            raise UsageError(f"reserve must be 0 or more cores, not {self.reserve!r}")
+        return self
+
+
+def _choice(name: str, value: str | None, known: tuple[str | None, ...]) -> None:
+    if value not in known:
+        names = ", ".join(str(k) for k in known if k is not None)
+        raise UsageError(f"{name} {value!r} is not known: choose one of {names}")
+
+
+@record
+class Placement:
+    """One worker's place.
+
+    `device` is its PCI address, or the UUID of its MIG instance (then `pci` is the parent's).
+    `node` is the NUMA node the device hangs off, None if unknown; `cpus` what to bind to, `bound`
+    False if the mask is to be left as it is; `memory_nodes` and `memory_policy` likewise, "none"
+    for leave alone. `threads` is the worker's budget. `reasons` says how each came about.
+    """
+
+    local_rank: int | None
+    device: str | None
+    pci: str | None
+    uuid: str | None
+    node: int | None
+    cpus: frozenset[int]
+    memory_nodes: frozenset[int]
+    memory_policy: str
+    threads: int
+    bound: bool = True
+    reasons: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form; sets are kernel lists."""
+        return {
+            **self.__dict__,
+            "cpus": format_list(self.cpus),
+            "memory_nodes": format_list(self.memory_nodes),
+            "reasons": list(self.reasons),
+            "problems": [p.as_dict() for p in self.problems],
+        }
+
+
+@record
+class Plan:
+    """The placements of a machine's workers, by local rank."""
+
+    options: Options
+    placements: tuple[Placement, ...]
+    problems: tuple[Problem, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form, documented in docs/snapshot.md."""
+        return {
+            "schema": SCHEMA,
+            "options": dict(self.options.__dict__),
+            "placements": [placement.as_dict() for placement in self.placements],
+            "problems": [p.as_dict() for p in self.problems],
+        }
+
+
+def plan(
+    machine: Machine,
+    workers: int | None = None,
+    visible: Visible | None = None,
+    **options: Any,
+) -> Plan:
+    """Place the workers of a machine.
+
+    `workers` is how many there are (default: one for each device); `visible` which devices they
+    see (default: all); `options` are the fields of `Options`. Raises UsageError for an unknown
+    option or value, and for more workers than devices without `share`.
+    """
+    chosen = make_options(options)
+    seen = visible
+    if seen is None:
+        seen = Visible(tuple(Handle(d) for d in present_devices(worker_devices(machine))))
+    seats = seats_of_all(machine, seen, workers, chosen.share)
+    return plan_seats(machine, seats, chosen)
+
+
+def make_options(values: dict[str, Any]) -> Options:
+    """Options from keyword arguments; UsageError for an unknown name or value."""
+    unknown = [name for name in values if name not in Options().__dict__]
+    if unknown:
+        known = ", ".join(Options().__dict__)
+        raise UsageError(f"no option is called {unknown[0]!r}: there are {known}")
+    return Options(**values).checked()
+
+
+def plan_seats(
+    machine: Machine, seats: tuple[Seat, ...], options: Options, local_size: int | None = None
+) -> Plan:
+    """Place workers whose devices are known.
+
+    `local_size` tells how many workers the machine has when `seats` are not all of them; the unseen
+    ones count against the thread budget as if each had a GPU of its own.
+    """
+    here = _Planner(machine, options)
+    placements = [here.placement(seat) for seat in seats]
+    used = [placement.cpus for placement in placements]
+    unseen = max(0, (local_size or 0) - len(seats))
+    if unseen:
+        used += here.unseen(seats, unseen)
+    total = max(len(seats), local_size or 0)
+    placements = [replace(p, threads=here.threads(p.cpus, used, total)) for p in placements]
+    return Plan(options, tuple(placements), machine.problems)
+
+
+@record
+class _Place:
+    """The nodes and CPUs near a device, before what is allowed."""
+
+    nodes: tuple[int, ...]
+    cpus: frozenset[int]
+    memory: tuple[int, ...]
+    reasons: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+class _Planner:
+    """The planning of one machine under one set of options."""
+
+    def __init__(self, machine: Machine, options: Options) -> None:
+        self.machine = machine
+        self.options = options
+        self.cpu = {cpu.id: cpu for cpu in machine.cpus}
+        self.physical = worker_devices(machine)
+        self.places: dict[str, _Place | None] = {}
+
+    def placement(self, seat: Seat) -> Placement:
+        machine, handle = self.machine, seat.handle
+        device = handle.device if handle else None
+        kept = Placement(
+            local_rank=seat.local_rank,
+            device=handle.label if handle else None,
+            pci=device.pci if device else None,
+            uuid=device.uuid if device else None,
+            node=device.node if device else None,
+            cpus=machine.allowed.cpus,
+            memory_nodes=frozenset(),
+            memory_policy="none",
+            threads=1,
+            bound=False,
+            problems=seat.problems,
+        )
+        only = [node for node in machine.nodes if node.cpus]
+        if device is None and len(only) == 1:
+            place: _Place | None = self.surroundings((only[0].id,), only[0].cpus)
+            kept = replace(kept, node=only[0].id)
+        else:
+            place = self.place(device) if device else None
+        if place is None:
+            if device is None:
+                return replace(kept, reasons=("no device, so no place: nothing is bound",))
+            cause = f"{device.pci}: numa_node is {device.numa_node}"
+            if device.local_cpus is not None:
+                cause += f" and local_cpulist says {format_list(device.local_cpus) or 'nothing'}"
+            return replace(
+                kept,
+                reasons=("the device's node is unknown: nothing is bound",),
+                problems=(*kept.problems, problem("no-numa-node", cause)),
+            )
+        cpus, why, said = self.cpus(device, place)
+        memory, policy, why_memory, said_memory = self.memory(place)
+        return replace(
+            kept,
+            cpus=cpus or machine.allowed.cpus,
+            bound=bool(cpus),
+            memory_nodes=memory,
+            memory_policy=policy,
+            reasons=(*self.origin(device), *place.reasons, *why, *why_memory),
+            problems=(*kept.problems, *place.problems, *said, *said_memory, *self.one_node()),
+        )
+
+    def one_node(self) -> tuple[Problem, ...]:
+        if len(self.machine.nodes) > 1:
+            return ()
+        how = "has one NUMA node" if self.machine.host.numa else "shows no NUMA nodes"
+        return (problem("one-node", f"the kernel {how}"),)
+
+    def origin(self, device: Device | None) -> tuple[str, ...]:
+        if device is None:
+            return ("no device; the machine's only node with CPUs is taken",)
+        where = f"node {device.node}" if device.node is not None else "several nodes"
+        return (f"{device.pci} is on {where}, says {device.node_source}",)
+
+    # -- where a device is
+
+    def place(self, device: Device) -> _Place | None:
+        if device.pci not in self.places:
+            self.places[device.pci] = self._place(device)
+        return self.places[device.pci]
+
+    def _place(self, device: Device) -> _Place | None:
+        if not device.near_nodes:
+            return None
+        nodes = [self.machine.node(number) for number in device.near_nodes]
+        cpus = frozenset().union(*(node.cpus for node in nodes if node is not None))
+        if device.node_source in ("local_cpulist", "map") and device.local_cpus:
+            cpus = device.local_cpus
+        return self.surroundings(device.near_nodes, cpus)
+
+    def surroundings(self, nodes: tuple[int, ...], cpus: frozenset[int]) -> _Place | None:
+        """Lend what the nodes lack, then widen to the package if the mode says so."""
+        problems: list[Problem] = []
+        reasons: list[str] = []
+        memory = nodes
+        if not cpus:
+            lender = self.nearest(nodes[0], lambda node: bool(node.cpus))
+            if lender is None:
+                return None
+            said = f"node {_join(nodes)} has no CPUs online; node {lender.id} is nearest"
+            problems.append(problem("cpus-lent", said))
+            cpus = lender.cpus
+            own = self.machine.node(nodes[0])
+            if own is not None and own.kind == "gpu":
+                memory = (lender.id,)
+            nodes = (lender.id,)
+        if self.options.mode == "socket":
+            whole = self.package_nodes(cpus)
+            if whole:
+                cpus = cpus.union(*(node.cpus for node in whole))
+                ids = tuple(node.id for node in whole)
+                memory = ids if set(memory) <= set(ids) else memory
+                nodes = ids
+                reasons.append(f"mode socket: nodes {_join(ids)} share its package")
+            else:
+                cause = f"CPUs {format_list(cpus)} have no physical_package_id"
+                problems.append(problem("no-package", cause))
+        return _Place(nodes, cpus, memory, tuple(reasons), tuple(problems))
+
+    def nearest(self, start: int, able: Any) -> Node | None:
+        """The nearest node, by distance then number, for which `able` holds."""
+        found = [node for node in self.machine.nodes if able(node)]
+        return min(
+            found, key=lambda node: (self.machine.distance(start, node.id), node.id), default=None
+        )
+
+    def package_nodes(self, cpus: frozenset[int]) -> list[Node]:
+        """The nodes whose lowest CPU is in the package of the lowest of `cpus`."""
+        package = self.cpu[min(cpus)].package
+        if package is None:
+            return []
+        return [
+            n for n in self.machine.nodes if n.cpus and self.cpu[min(n.cpus)].package == package
+        ]
+
+    # -- which of its CPUs
+
+    def cpus(
+        self, device: Device | None, place: _Place
+    ) -> tuple[frozenset[int], tuple[str, ...], tuple[Problem, ...]]:
+        allowed = self.machine.allowed.cpus
+        mine = place.cpus & allowed
+        if not mine:
+            cause = (
+                f"node {_join(place.nodes)} has CPUs {format_list(place.cpus)}, this process may "
+                f"use {format_list(allowed)}"
+            )
+            return frozenset(), (), (problem("cpus-not-allowed", cause),)
+        problems: list[Problem] = []
+        reasons: list[str] = []
+        if mine != place.cpus:
+            cause = f"{len(mine)} of the {len(place.cpus)} CPUs on node {_join(place.nodes)}"
+            problems.append(problem("cpus-reduced", f"{cause} are allowed: {format_list(mine)}"))
+        if self.options.reserve:
+            left = mine - self.reserved(place.cpus)
+            if left:
+                reasons.append(f"{self.options.reserve} cores of each node left to the system")
+                mine = left
+            else:
+                cause = f"{self.options.reserve} cores reserved, {len(self.cores(mine))} allowed"
+                problems.append(problem("reserve-too-large", cause))
+        if self.options.mode == "exclusive":
+            mine, why, said = self.exclusive(device, place, mine)
+        elif self.options.mode == "core-complex":
+            mine, why, said = self.core_complex(device, place, mine)
+        else:
+            why, said = f"mode {self.options.mode}: CPUs {format_list(mine)}", None
+        reasons.append(why)
+        if said is not None:
+            problems.append(said)
+        if not self.options.smt:
+            mine = frozenset(min(core) for core in self.cores(mine))
+            reasons.append(f"one SMT sibling of each core: {format_list(mine)}")
+        return mine, tuple(reasons), tuple(problems)
+
+    def cores(self, cpus: Iterable[int]) -> list[list[int]]:
+        """CPUs grouped by physical core, each group and the list sorted by lowest CPU."""
+        return self.groups(cpus, lambda cpu: cpu.id if cpu.core is None else cpu.core)
+
+    def groups(self, cpus: Iterable[int], key: Any) -> list[list[int]]:
+        found: dict[int, list[int]] = {}
+        for number in sorted(cpus):
+            found.setdefault(key(self.cpu[number]), []).append(number)
+        return [found[name] for name in sorted(found)]
+
+    def reserved(self, cpus: frozenset[int]) -> set[int]:
+        """The lowest cores of each node; of all its cores, so that two jobs leave the same ones."""
+        taken: set[int] = set()
+        for node in self.groups(cpus, lambda cpu: -1 if cpu.node is None else cpu.node):
+            for core in self.cores(node)[: self.options.reserve]:
+                taken.update(core)
+        return taken
+
+    def rivals(self, device: Device | None, place: _Place) -> tuple[list[Device], int]:
+        """The physical devices in the same place, hidden ones included, and this one's number.
+
+        Hidden GPUs count so that two jobs on a machine, each seeing some, don't overlap.
+        """
+        if device is None:
+            return [], 0
+        there = []
+        for other in self.physical:
+            near = self.place(other)
+            if near is not None and near.cpus == place.cpus:
+                there.append(other)
+        pcis = [other.pci for other in there]
+        if device.pci not in pcis:
+            return [*there, device], len(there)
+        return there, pcis.index(device.pci)
+
+    def exclusive(
+        self, device: Device | None, place: _Place, mine: frozenset[int]
+    ) -> tuple[frozenset[int], str, Problem | None]:
+        """Contiguous blocks of cores, the remainder to the lowest (torch.numa's rule)."""
+        rivals, number = self.rivals(device, place)
+        cores, count = self.cores(mine), max(1, len(rivals))
+        if len(cores) < count:
+            cause = f"{len(cores)} cores for {count} GPUs on node {_join(place.nodes)}"
+            why = f"mode exclusive not possible: CPUs {format_list(mine)}, shared"
+            return mine, why, problem("too-few-cores", cause)
+        each, more = divmod(len(cores), count)
+        first = number * each + min(number, more)
+        block = cores[first : first + each + (number < more)]
+        cpus = frozenset(cpu for core in block for cpu in core)
+        why = f"mode exclusive: share {number + 1} of {count}, {len(block)} of {len(cores)} cores"
+        return cpus, f"{why}: {format_list(cpus)}", None
+
+    def core_complex(
+        self, device: Device | None, place: _Place, mine: frozenset[int]
+    ) -> tuple[frozenset[int], str, Problem | None]:
+        """The i-th GPU takes L3 group i modulo their number, largest first (torch.numa's rule)."""
+        if any(self.cpu[number].l3 is None for number in mine):
+            cause = f"CPUs {format_list(mine)} have no cache files"
+            why = f"mode core-complex not possible: CPUs {format_list(mine)}"
+            return mine, why, problem("no-l3-groups", cause)
+        groups = self.groups(mine, lambda cpu: cpu.l3)
+        groups.sort(key=lambda group: (-len(group), group[0]))
+        _, number = self.rivals(device, place)
+        cpus = frozenset(groups[number % len(groups)])
+        why = f"mode core-complex: L3 group {number % len(groups) + 1} of {len(groups)}"
+        return cpus, f"{why}: {format_list(cpus)}", None
+
+    # -- which memory
+
+    def memory(
+        self, place: _Place
+    ) -> tuple[frozenset[int], str, tuple[str, ...], tuple[Problem, ...]]:
+        policy = self.options.memory
+        if policy == "none":
+            return frozenset(), "none", ("memory policy left alone",), ()
+        problems: list[Problem] = []
+        found: set[int] = set()
+        for number in place.memory:
+            node = self.machine.node(number)
+            if node is not None and node.memory_bytes != 0 and node.kind != "gpu":
+                found.add(number)
+                continue
+            lender = self.nearest(number, lambda n: n.memory_bytes != 0 and n.kind == "cpu")
+            if lender is not None:
+                found.add(lender.id)
+                own = "is the GPU's own" if node and node.kind == "gpu" else "has no memory"
+                cause = f"node {number} {own}; node {lender.id} is the nearest CPU node with memory"
+                problems.append(problem("memory-lent", cause))
+        allowed = frozenset(found) & self.machine.allowed.nodes
+        if not allowed:
+            cause = (
+                f"Mems_allowed is {format_list(self.machine.allowed.nodes) or 'empty'}, the memory "
+                f"near the GPU is on node {format_list(found) or 'none'}"
+            )
+            problems.append(problem("memory-not-allowed", cause))
+            return frozenset(), "none", ("memory policy left alone",), tuple(problems)
+        why = f"memory policy {policy}, node {format_list(allowed)}"
+        return allowed, policy, (why,), tuple(problems)
+
+    # -- how many threads
+
+    def unseen(self, seats: tuple[Seat, ...], count: int) -> list[frozenset[int]]:
+        """The CPUs of `count` workers that this one can't see, nearest devices first."""
+        seen = {seat.handle.device.pci for seat in seats if seat.handle}
+        mine = [
+            place for seat in seats if seat.handle for place in [self.place(seat.handle.device)]
+        ]
+        others = [device for device in self.physical if device.pci not in seen]
+        others.sort(key=lambda device: self.place(device) not in mine)
+        return [self.placement(Seat(None, Handle(device))).cpus for device in others[:count]]
+
+    def threads(self, cpus: frozenset[int], used: list[frozenset[int]], workers: int) -> int:
+        """Physical cores over the workers that share each of them, within cpu.max over all."""
+        total = 0.0
+        for core in self.cores(cpus):
+            sharers = sum(1 for other in used if not other.isdisjoint(core))
+            total += 1 / max(1, sharers)
+        quota = self.machine.allowed.cpu_quota
+        if quota is not None:
+            total = min(total, quota / max(1, workers))
+        return max(1, int(total + 1e-9))
+
+
+def _join(nodes: tuple[int, ...]) -> str:
+    return format_list(nodes)

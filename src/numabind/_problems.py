@@ -1,0 +1,258 @@
+"""Everything that can limit a result: a stable name, what it means, and the remedy.
+
+`docs/problems.md` is made from CATALOGUE (`python -m numabind._problems`). A name never changes its
+meaning; code that reads the JSON may compare it.
+"""
+
+from __future__ import annotations
+
+from numabind._record import record
+
+
+@record
+class Problem:
+    """One thing that stood in the way on this machine.
+
+    `name` is a key of CATALOGUE, `cause` what was found here, `remedy` what to do about it.
+    """
+
+    name: str
+    cause: str
+    remedy: str
+
+    @property
+    def text(self) -> str:
+        """One line for a person: name, cause and remedy."""
+        return f"{self.name}: {self.cause}. {self.remedy}"
+
+    def as_dict(self) -> dict[str, str]:
+        """The JSON form: {"name": …, "cause": …, "remedy": …}."""
+        return {"name": self.name, "cause": self.cause, "remedy": self.remedy}
+
+
+def problem(name: str, cause: str, remedy: str | None = None) -> Problem:
+    """A Problem of the catalogue; its remedy unless a sharper one is given. KeyError if unknown."""
+    return Problem(name, cause.rstrip("."), CATALOGUE[name][1] if remedy is None else remedy)
+
+
+# Found, worth saying, but the worker is where it should be: these don't fail `--strict`, and a
+# `bind` that has only these is a success.
+NOTES = frozenset(
+    {
+        "cpus-reduced",
+        "device-order-assumed",
+        "inherited",
+        "memory-lent",
+        "cpus-lent",
+        "nvml-unavailable",
+        "one-node",
+        "overlapping-nodes",
+        "threads-kept",
+        "threads-late",
+        "turned-off",
+        "locality-contradiction",
+    }
+)
+
+# name: (what it means, remedy)
+CATALOGUE: dict[str, tuple[str, str]] = {
+    "affinity-denied": (
+        "The kernel refused sched_setaffinity for some thread. The mask stays as it was.",
+        "Allow sched_setaffinity in the seccomp profile or security module of this container.",
+    ),
+    "affinity-not-kept": (
+        "After binding, a thread's mask read back from the kernel is not the planned one. A CPU "
+        "went offline, a cpuset changed, or another program bound the process in the meantime.",
+        "Look for a second binder (OMP_PROC_BIND, KMP_AFFINITY, the launcher), then bind again.",
+    ),
+    "bad-setting": (
+        "A NUMABIND_… or launcher variable has a value that can't be used; it was not guessed at.",
+        "Correct or unset the variable.",
+    ),
+    "cpus-lent": (
+        "The GPU's node has no CPUs (CPUs offline, or a memory-only node); the nearest node that "
+        "has some lends its own.",
+        "Nothing to do if the node has no CPUs by design; else bring its CPUs online "
+        "(/sys/devices/system/cpu/cpuN/online).",
+    ),
+    "cpus-not-allowed": (
+        "None of the CPUs near the GPU may be used: the affinity this process was born with, or "
+        "its cpuset, leaves them all out. The mask stays as it was.",
+        "Ask the scheduler for CPUs on the GPU's node (Slurm: --cpus-per-gpu with --gpu-bind, or "
+        "--exclusive; Kubernetes: Topology Manager single-numa-node; Docker: --cpuset-cpus).",
+    ),
+    "cpus-reduced": (
+        "Only some of the CPUs near the GPU may be used; the worker is bound to those.",
+        "Ask the scheduler for whole NUMA nodes if the rest is wanted.",
+    ),
+    "device-not-found": (
+        "No device of this machine answers to the GPU that was named.",
+        "See `numabind show` for the devices and their PCI addresses.",
+    ),
+    "device-order-assumed": (
+        "The GPUs' models could not be read, so CUDA's order was taken to be the PCI order. It is, "
+        "unless the models differ.",
+        "Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or install nvidia-ml-py.",
+    ),
+    "device-order-unknown": (
+        "The GPUs are of unlike models, and CUDA then numbers them fastest first, an order that "
+        "only CUDA knows. An ordinal can't be traced to a GPU.",
+        "Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPU by UUID or PCI address.",
+    ),
+    "inherited": (
+        "The process that started this one was bound by numabind to the same GPU, so this one is a "
+        "helper of that worker (a DataLoader worker, say) and keeps what it inherited.",
+        "Nothing to do.",
+    ),
+    "launcher-variables-disagree": (
+        "Two launchers' variables give this worker different local ranks.",
+        "Unset the stale one, or pass local_rank or --local-rank.",
+    ),
+    "locality-contradiction": (
+        "The firmware's numa_node and local_cpulist of a device contradict each other; numa_node "
+        "was believed.",
+        "Check with a bandwidth test, correct it with NUMABIND_MAP, and report the firmware.",
+    ),
+    "machine-unreadable": (
+        "The description of this machine in /sys or /proc can't be read or understood.",
+        "Mount /sys and /proc in the container; report the named file if it is there.",
+    ),
+    "memory-lent": (
+        "The node near the GPU has no memory for the host (none installed, or it is the GPU's "
+        "own); the nearest CPU node with memory lends its own.",
+        "Nothing to do, unless a memory module is missing: compare `numabind show` with the "
+        "machine's manual.",
+    ),
+    "memory-not-allowed": (
+        "This process may not allocate on the node near the GPU (Mems_allowed of its cpuset), so "
+        "no memory policy was set.",
+        "Ask for that node's memory (cpuset.mems; Docker: --cpuset-mems; Slurm: "
+        "ConstrainRAMSpace with whole nodes).",
+    ),
+    "memory-policy-denied": (
+        "The kernel answered EPERM to set_mempolicy, as Docker's default seccomp profile makes it. "
+        "The CPU binding stays, and first touch by bound threads does most of the job.",
+        "Give the container --cap-add SYS_NICE (Kubernetes: securityContext.capabilities.add: "
+        "[SYS_NICE]); --privileged is not needed.",
+    ),
+    "memory-policy-not-kept": (
+        "The memory policy read back from the kernel is not the one that was set.",
+        "Look for another program that sets a policy (numactl, a runtime), then bind again.",
+    ),
+    "memory-policy-unsupported": (
+        "This kernel does not know the memory policy that was asked for (weighted-interleave needs "
+        "Linux 6.9; kernels without NUMA know none).",
+        "Use --memory prefer, or a newer kernel.",
+    ),
+    "more-workers-than-devices": (
+        "There are more workers than devices they can see, and sharing was not asked for.",
+        "Start one worker per GPU, or say how to share: --share block or --share cyclic.",
+    ),
+    "no-device": (
+        "No GPU or accelerator was found that a worker could belong to.",
+        "Nothing to do on a machine without GPUs; else check that the driver's devices are in /sys "
+        "and that CUDA_VISIBLE_DEVICES does not hide them all, or name a PCI address with --gpu.",
+    ),
+    "no-l3-groups": (
+        "The kernel shows no cache information for these CPUs (usual in VMs), so core-complex falls "
+        "back to the whole node.",
+        "Use --mode node or exclusive.",
+    ),
+    "no-local-rank": (
+        "Several devices are visible and nothing says which one is this worker's.",
+        "Start it through a launcher, set LOCAL_RANK, or pass --gpu or --local-rank.",
+    ),
+    "no-numa-node": (
+        "Neither the firmware nor the driver says which NUMA node the device hangs off, and this "
+        "machine has several. Nothing is bound: a guess would be wrong for half of the GPUs.",
+        "In a VM, have the host expose the topology (PXB with numa_node); else name the place in "
+        "a NUMABIND_MAP file.",
+    ),
+    "no-package": (
+        "The kernel does not say which package (socket) these CPUs belong to, so socket falls back "
+        "to the GPU's node.",
+        "Use --mode node.",
+    ),
+    "not-linux": (
+        "numabind binds on Linux only; here it does nothing.",
+        "Nothing to do.",
+    ),
+    "nvml-unavailable": (
+        "NVML did not answer, so UUIDs, indices and MIG instances come from /proc/driver/nvidia "
+        "or stay unknown.",
+        "Install nvidia-ml-py (pip install 'numabind[nvidia]') and check that the driver runs.",
+    ),
+    "one-node": (
+        "This machine has one NUMA node, so there is nothing that binding could improve.",
+        "Nothing to do.",
+    ),
+    "overlapping-nodes": (
+        "Some of a node's CPUs are also in an earlier node, which no working kernel shows; the later "
+        "node was left out.",
+        "Report the firmware (SRAT table) to the machine's maker.",
+    ),
+    "page-move-denied": (
+        "The kernel refused move_pages, as Docker's default seccomp profile does; pages that were "
+        "touched before the bind stay where they are.",
+        "Bind before memory is touched (numabind run), or allow move_pages in the seccomp profile.",
+    ),
+    "pages-not-moved": (
+        "Some pages that were touched before the bind could not be moved: they are shared with "
+        "other processes, pinned, or the node is full.",
+        "Bind before memory is touched: start the worker with numabind run.",
+    ),
+    "rank-without-device": (
+        "The worker's local rank is not among the visible devices.",
+        "Start at most one worker per GPU, give this one a visible device, or use --share.",
+    ),
+    "reserve-too-large": (
+        "--reserve would leave the worker no core, so it was not applied.",
+        "Reserve fewer cores.",
+    ),
+    "snapshot-unfit": (
+        "The file in NUMABIND_SNAPSHOT describes another machine, or this one before a reboot or a "
+        "change of its GPUs; it was ignored and the machine was read afresh.",
+        "Make it anew: numabind snapshot -o FILE.",
+    ),
+    "threads-kept": (
+        "Some threads had a narrower mask of their own before the bind and were left alone.",
+        "Bind before they are started (numabind run), or unset OMP_PROC_BIND and the like.",
+    ),
+    "threads-late": (
+        "Threads were running before the bind. Their CPUs were bound, but a memory policy is per "
+        "thread and only the calling thread and its later children have it.",
+        "Bind before threads start: numabind run, or bind() first thing in the program.",
+    ),
+    "too-few-cores": (
+        "The node has fewer free cores than GPUs, so exclusive can't give each its own; the worker "
+        "shares the node.",
+        "Use --mode node, reserve fewer cores, or ask the scheduler for more CPUs.",
+    ),
+    "turned-off": (
+        "NUMABIND=0 is set, so nothing is bound.",
+        "Unset NUMABIND to bind.",
+    ),
+}
+
+
+def as_markdown() -> str:
+    """The text of docs/problems.md."""
+    lines = [
+        "# Problems",
+        "",
+        "numabind never fails silently and never kills a job: what limits a result is named. Each",
+        "name below is stable. It stands in the WARNING line, in `problems` of every `--json`",
+        "output, and in `binding.problems`, with the cause found on that machine. Names marked",
+        "*note* don't keep a worker from its place: they are said, and `--strict` passes.",
+        "",
+        "<!-- Made from src/numabind/_problems.py: python -m numabind._problems > docs/problems.md -->",
+    ]
+    for name in sorted(CATALOGUE):
+        meaning, remedy = CATALOGUE[name]
+        mark = " *(note)*" if name in NOTES else ""
+        lines += ["", f"## `{name}`{mark}", "", meaning, "", f"**Remedy.** {remedy}"]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(as_markdown(), end="")

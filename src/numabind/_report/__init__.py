@@ -1,0 +1,1 @@
+"""The formatters: what a person sees."""

@@ -1,0 +1,148 @@
+"""Machines and plans as plain text, 80 columns where the data allows."""
+
+from __future__ import annotations
+
+from numabind._cpulist import format_list
+from numabind._machine import Device, Machine, Node
+from numabind._plan import Placement, Plan
+from numabind._problems import NOTES, Problem
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def machine_text(machine: Machine) -> str:
+    """The machine: a line of numbers, its nodes, its devices, and what this process may use."""
+    parts = [_headline(machine), "", _nodes(machine)]
+    if machine.devices:
+        parts += ["", _devices(machine.devices)]
+    else:
+        parts += ["", "No GPU or accelerator on the PCI bus."]
+    parts += ["", _allowed(machine)]
+    return "\n".join(parts)
+
+
+def _headline(machine: Machine) -> str:
+    packages = {cpu.package for cpu in machine.cpus if cpu.package is not None}
+    cores = {cpu.id if cpu.core is None else cpu.core for cpu in machine.cpus}
+    groups = {cpu.l3 for cpu in machine.cpus if cpu.l3 is not None}
+    counts = [
+        _count(len(packages), "package") if packages else "packages unknown",
+        _count(len(machine.nodes), "NUMA node"),
+        _count(len(groups), "L3 group") if groups else "no cache information",
+        _count(len(cores), "core"),
+        _count(len(machine.cpus), "CPU"),
+    ]
+    name = machine.host.name or "machine"
+    if machine.offline_cpus:
+        counts.append(f"{len(machine.offline_cpus)} offline")
+    if not machine.host.numa:
+        counts[1] = "a kernel without NUMA"
+    return f"{name}: {', '.join(counts)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _nodes(machine: Machine) -> str:
+    rows = [("NODE", "KIND", "CPUS", "MEMORY", "DISTANCES")]
+    for node in machine.nodes:
+        distances = " ".join(str(d) for d in node.distances)
+        cpus = format_list(node.cpus) or "-"
+        rows.append((str(node.id), node.kind, cpus, _memory(node), distances or "-"))
+    return table(rows)
+
+
+def _memory(node: Node) -> str:
+    if node.memory_bytes is None:
+        return "unknown"
+    if node.memory_bytes == 0:
+        return "none"
+    gibibytes = node.memory_bytes / (1 << 30)
+    return f"{gibibytes:.0f} GiB" if gibibytes >= 10 else f"{node.memory_bytes / (1 << 20):.0f} MiB"
+
+
+def _devices(devices: Iterable[Device]) -> str:
+    rows = [("DEVICE", "VENDOR", "NODE", "LOCAL CPUS", "UUID", "NAME")]
+    for device in devices:
+        node = "unknown" if device.node is None else str(device.node)
+        if device.node is None and device.near_nodes:
+            node = format_list(device.near_nodes)
+        name = device.name or f"{device.vendor_id:04x}:{device.device_id:04x}"
+        local = "-" if device.local_cpus is None else format_list(device.local_cpus) or "none"
+        kind = "" if device.computes else " (display only)"
+        rows.append((device.pci, device.vendor, node, local, device.uuid or "-", name + kind))
+        rows += [
+            ("  MIG", "", node, "", part.uuid, f"{part.gpu_instance}/{part.compute_instance}")
+            for part in device.partitions
+        ]
+    return table(rows)
+
+
+def _allowed(machine: Machine) -> str:
+    allowed = machine.allowed
+    cpus = format_list(allowed.cpus) or "none"
+    text = f"This process may use CPUs {cpus} and memory on node {format_list(allowed.nodes)}"
+    if allowed.cpu_quota is not None:
+        text += f", {allowed.cpu_quota:g} CPUs' worth of time"
+    return text + "."
+
+
+def plan_text(plan: Plan, why: bool = True) -> str:
+    """The placements as a table, and under `why` how each came about."""
+    rows: list[tuple[str, ...]] = [("RANK", "DEVICE", "NODE", "CPUS", "MEMORY", "THREADS")]
+    rows += [_placement_row(placement) for placement in plan.placements]
+    parts = [f"mode {plan.options.mode}, memory {plan.options.memory}", "", table(rows)]
+    if why:
+        parts.append("")
+        for placement in plan.placements:
+            parts.append(f"rank {_rank(placement)}: {'; '.join(placement.reasons)}")
+    return "\n".join(parts)
+
+
+def _rank(placement: Placement) -> str:
+    return "-" if placement.local_rank is None else str(placement.local_rank)
+
+
+def _placement_row(placement: Placement) -> tuple[str, ...]:
+    memory = placement.memory_policy
+    if placement.memory_nodes:
+        memory += f":{format_list(placement.memory_nodes)}"
+    cpus = format_list(placement.cpus) or "none"
+    return (
+        _rank(placement),
+        placement.device or "-",
+        "unknown" if placement.node is None else str(placement.node),
+        cpus if placement.bound else f"{cpus} (kept)",
+        memory,
+        str(placement.threads),
+    )
+
+
+def problems_text(plan: Plan) -> str:
+    """What stands in the way, each problem once with the ranks that have it; "" if nothing."""
+    ranks: dict[Problem, list[str]] = {said: [] for said in plan.problems}
+    for placement in plan.placements:
+        for said in placement.problems:
+            ranks.setdefault(said, []).append(_rank(placement))
+    lines = []
+    for said in sorted(ranks, key=lambda p: (p.name in NOTES, p.name)):
+        kind = "note" if said.name in NOTES else "problem"
+        who = ranks[said]
+        whose = f" (rank {', '.join(who)})" if who and len(plan.placements) > 1 else ""
+        lines.append(f"{kind}: {said.name}{whose}: {said.cause}.")
+        if kind == "problem":
+            lines.append(f"  remedy: {said.remedy}")
+    return "\n".join(lines)
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows of equal length as columns, the first row being the heading."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,139 @@
+"""Which device belongs to which worker. Pure.
+
+An explicit GPU beats the local rank. A process that sees one device has that one, whatever its rank
+(Ray, Slurm's --gpus-per-task, torchrun's virtual local rank).
+"""
+
+from __future__ import annotations
+
+from numabind._errors import UsageError
+from numabind._machine import Machine
+from numabind._pci import parse_address
+from numabind._problems import Problem, problem
+from numabind._record import record
+from numabind._visible import Handle, Visible, find_uuid, worker_devices
+
+SHARES = ("block", "cyclic")
+
+
+@record
+class Seat:
+    """A worker and the device it was found to belong to; None if there is none."""
+
+    local_rank: int | None
+    handle: Handle | None
+    problems: tuple[Problem, ...] = ()
+
+
+def check_named(gpu: str | None, local_rank: int | None) -> None:
+    """UsageError for a GPU name that has no known form, or a local rank that can't be one."""
+    if local_rank is not None and local_rank < 0:
+        raise UsageError(f"local rank {local_rank} is negative")
+    if gpu is None:
+        return
+    name = gpu.strip()
+    if (name.isascii() and name.isdigit() and len(name) < 6) or (
+        name.lower().startswith(("gpu-", "mig-")) and len(name) > 4
+    ):
+        return
+    try:
+        parse_address(name)
+    except ValueError:
+        raise UsageError(
+            f"GPU {gpu!r:.60} is not a UUID (GPU-…, MIG-…), a PCI address (0000:17:00.0) or a "
+            "number among the visible devices; see `numabind show`"
+        ) from None
+
+
+def find_gpu(machine: Machine, seen: Visible, text: str) -> tuple[Handle | None, Problem | None]:
+    """The device that a person named: UUID or unique beginning, PCI address, or visible ordinal.
+
+    UUIDs and addresses may name any device of the machine, ordinals the visible ones. UsageError if
+    the text is none of these; the problem says why a device of that name can't be told.
+    """
+    check_named(text, None)
+    name = text.strip()
+    if name.isascii() and name.isdigit():
+        number = int(name)
+        if not seen.ordered:
+            return None, next(p for p in seen.problems if p.name == "device-order-unknown")
+        if number < len(seen.handles):
+            return seen.handles[number], None
+        which = f"{seen.source} shows" if seen.source else "there are"
+        return None, problem("device-not-found", f"GPU {number}: {which} {len(seen.handles)}")
+    if name.lower().startswith(("gpu-", "mig-")):
+        handle = find_uuid(name, machine.devices)
+        if handle is not None:
+            return handle, None
+        return None, problem(
+            "device-not-found", f"{name}: not exactly one device has a UUID that begins so"
+        )
+    pci = str(parse_address(name))
+    for device in machine.devices:
+        if device.pci == pci:
+            return Handle(device), None
+    return None, problem("device-not-found", f"{pci}: no display or accelerator function is there")
+
+
+def seat_of_rank(
+    machine: Machine,
+    seen: Visible,
+    local_rank: int | None,
+    local_size: int | None,
+    share: str | None,
+) -> Seat:
+    """The seat of the worker with this local rank among `local_size` (None if unknown)."""
+    handles = seen.handles
+    if not handles:
+        if seen.source is not None and worker_devices(machine):
+            cause = f"{seen.source} hides all {len(worker_devices(machine))} devices"
+        else:
+            cause = "no function of a GPU or accelerator is on the PCI bus"
+        return Seat(local_rank, None, (problem("no-device", cause),))
+    if len(handles) == 1:
+        return Seat(local_rank, handles[0], seen.problems)
+    if not seen.ordered:
+        return Seat(local_rank, None, seen.problems)
+    if local_rank is None:
+        said = problem("no-local-rank", f"{len(handles)} devices are visible")
+        return Seat(None, None, (said,))
+    count = len(handles)
+    if share is not None and local_size is not None and local_size > count:
+        block = local_rank * count // local_size
+        number = block if share == "block" else local_rank % count
+        return Seat(local_rank, handles[min(number, count - 1)], seen.problems)
+    if local_rank < count:
+        crowded = local_size is not None and local_size > count
+        too_many = (_too_many(local_size or 0, count),) if crowded else ()
+        return Seat(local_rank, handles[local_rank], seen.problems + too_many)
+    if local_size is not None and local_size > count:
+        return Seat(local_rank, None, (_too_many(local_size, count),))
+    said = problem("rank-without-device", f"local rank {local_rank}, but {count} visible devices")
+    return Seat(local_rank, None, (said,))
+
+
+def _too_many(workers: int, devices: int) -> Problem:
+    return problem("more-workers-than-devices", f"{workers} workers, {devices} visible devices")
+
+
+def seats_of_all(
+    machine: Machine, seen: Visible, workers: int | None, share: str | None
+) -> tuple[Seat, ...]:
+    """A seat for each worker of a machine; by default one for each visible device.
+
+    UsageError for more workers than devices without `share`, and for a number that is no number of
+    workers.
+    """
+    count = len(seen.handles)
+    if workers is None:
+        workers = max(1, count)
+    if workers < 1:
+        raise UsageError(f"workers must be 1 or more, not {workers}")
+    if share is None and workers > count > 0:
+        raise UsageError(
+            f"{workers} workers for {count} visible devices: start at most {count}, or say how to "
+            "share with --share block or --share cyclic"
+        )
+    if count == 1 and workers == 1:
+        return (Seat(0, seen.handles[0], seen.problems),)
+    return tuple(seat_of_rank(machine, seen, rank, workers, share) for rank in range(workers))

@@ -1,0 +1,202 @@
+"""NVIDIA: NVML through nvidia-ml-py where it answers, else /proc/driver/nvidia. Never CUDA.
+
+    cat /proc/driver/nvidia/gpus/0000:17:00.0/information
+        Model:           NVIDIA H100 80GB HBM3
+        GPU UUID:        GPU-5d0c7a10-...
+        Device Minor:    0
+    cat /proc/driver/nvidia/gpus/0008:06:00.0/numa_status      (GPUs whose memory is a NUMA node)
+        Node:      2
+        Status:    online
+
+NVML numbers GPUs in PCI bus order, and so do we where only /proc speaks. nvmlDeviceGetNumaNodeId
+names the GPU's own memory ("only applies to platforms where the GPUs are NUMA nodes", NVML API
+reference), so it never says where host memory should go.
+"""
+
+from __future__ import annotations
+
+from numabind._machine import Device, Partition
+from numabind._pci import bus_order, parse_address
+from numabind._problems import Problem, problem
+from numabind._record import record, replace
+from numabind._sysfs import NVIDIA, Root, parse_number, parse_status
+from numabind._vendors import Identified
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+VENDOR = "nvidia"
+
+
+@record
+class Facts:
+    """What the driver knows of one GPU."""
+
+    uuid: str | None = None
+    index: int | None = None
+    minor: int | None = None
+    name: str | None = None
+    memory_node: int | None = None
+    near: frozenset[int] | None = None
+    partitions: tuple[Partition, ...] = ()
+
+
+def identify(root: Root, devices: tuple[Device, ...], runtime: bool) -> Identified:
+    """UUID, NVML index, minor, name, own memory node and MIG instances of NVIDIA's devices.
+
+    `runtime` says whether NVML may be asked; it is only on the live machine.
+    """
+    facts = read_proc(root)
+    problems: tuple[Problem, ...] = ()
+    if runtime and root.live:
+        try:
+            answers = read_nvml()
+        except NvmlUnavailableError as error:
+            problems = (problem("nvml-unavailable", str(error)),)
+        else:
+            for pci, fact in answers.items():
+                known = {name: value for name, value in fact.__dict__.items() if value is not None}
+                facts[pci] = replace(facts.get(pci, Facts()), **known)
+    near = {pci: fact.near for pci, fact in facts.items() if fact.near is not None}
+    merged = tuple(_with_facts(device, facts.get(device.pci)) for device in devices)
+    return Identified(merged, near, problems)
+
+
+def _with_facts(device: Device, fact: Facts | None) -> Device:
+    if fact is None:
+        return device
+    return replace(
+        device,
+        uuid=fact.uuid,
+        index=fact.index,
+        minor=fact.minor,
+        name=fact.name,
+        memory_node=fact.memory_node,
+        partitions=fact.partitions,
+    )
+
+
+def read_proc(root: Root) -> dict[str, Facts]:
+    """What /proc/driver/nvidia/gpus says, by PCI address; {} without the driver."""
+    by_address = {}
+    for name in root.listing(NVIDIA):
+        try:
+            by_address[str(parse_address(name))] = name
+        except ValueError:
+            continue
+    facts = {}
+    for index, pci in enumerate(sorted(by_address, key=bus_order)):
+        base = f"{NVIDIA}/{by_address[pci]}"
+        information = parse_status(root.text(f"{base}/information") or "")
+        status = parse_status(root.text(f"{base}/numa_status") or "")
+        facts[pci] = Facts(
+            uuid=_clean_uuid(information.get("GPU UUID")),
+            index=index,
+            minor=_number(information.get("Device Minor")),
+            name=information.get("Model") or None,
+            memory_node=_number(status.get("Node")),
+        )
+    return facts
+
+
+def _clean_uuid(text: str | None) -> str | None:
+    # Until a GPU is first opened the driver prints "GPU-????????-????-????-????-????????????".
+    return text if text and "?" not in text else None
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        number = parse_number(text or "")
+    except ValueError:
+        return None
+    return number if number >= 0 else None
+
+
+class NvmlUnavailableError(Exception):
+    """NVML did not answer; the text says why."""
+
+
+def read_nvml() -> dict[str, Facts]:
+    """What NVML says of each GPU, by PCI address. NvmlUnavailableError if it does not answer."""
+    try:
+        import pynvml
+    except ImportError:
+        raise NvmlUnavailableError("nvidia-ml-py is not installed") from None
+    if not hasattr(pynvml, "NVMLError"):
+        raise NvmlUnavailableError("the module pynvml is not the one of nvidia-ml-py")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NvmlUnavailableError(f"NVML says: {error}") from None
+    except OSError as error:
+        raise NvmlUnavailableError(f"libnvidia-ml can't be loaded: {error}") from None
+    try:
+        return _ask_all(pynvml)
+    except pynvml.NVMLError as error:
+        raise NvmlUnavailableError(f"NVML says: {error}") from None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _ask_all(pynvml: Any) -> dict[str, Facts]:
+    def ask(function: str, *arguments: Any) -> Any:
+        """The answer, or None where this driver or GPU has none."""
+        try:
+            return getattr(pynvml, function)(*arguments)
+        except (pynvml.NVMLError, AttributeError):
+            return None
+
+    facts = {}
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = ask("nvmlDeviceGetHandleByIndex", index)
+        bus = ask("nvmlDeviceGetPciInfo", handle) if handle is not None else None
+        if bus is None:
+            continue  # a GPU that fell off the bus: the others still count
+        facts[str(parse_address(_text(bus.busId)))] = Facts(
+            uuid=_text(ask("nvmlDeviceGetUUID", handle)) or None,
+            index=index,
+            minor=ask("nvmlDeviceGetMinorNumber", handle),
+            name=_text(ask("nvmlDeviceGetName", handle)) or None,
+            memory_node=_own_node(ask("nvmlDeviceGetNumaNodeId", handle)),
+            near=_words_to_nodes(ask("nvmlDeviceGetMemoryAffinity", handle, 16, 0)),
+            partitions=tuple(_instances(ask, handle)),
+        )
+    return facts
+
+
+def _instances(ask: Callable[..., Any], handle: Any) -> list[Partition]:
+    mode = ask("nvmlDeviceGetMigMode", handle)
+    if not mode or not mode[0]:
+        return []
+    found = []
+    for number in range(ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+        instance = ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+        uuid = _text(ask("nvmlDeviceGetUUID", instance)) if instance is not None else ""
+        if uuid:
+            found.append(
+                Partition(
+                    uuid,
+                    ask("nvmlDeviceGetGpuInstanceId", instance),
+                    ask("nvmlDeviceGetComputeInstanceId", instance),
+                )
+            )
+    return found
+
+
+def _text(value: Any) -> str:
+    # nvidia-ml-py before 11.5 answers in bytes.
+    return value.decode() if isinstance(value, bytes) else value or ""
+
+
+def _own_node(value: int | None) -> int | None:
+    return value if value is not None and 0 <= value < 1 << 16 else None
+
+
+def _words_to_nodes(words: Any) -> frozenset[int] | None:
+    """NVML's node mask, an array of C unsigned longs, as node numbers; None if it is empty."""
+    found = {
+        64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1
+    }
+    return frozenset(found) or None

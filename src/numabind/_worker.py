@@ -1,0 +1,94 @@
+"""Which worker of this machine am I? A table of launchers' variables. Pure.
+
+Sources: torchrun documentation, "Environment Variables"; srun(1), "OUTPUT ENVIRONMENT VARIABLES";
+Open MPI, "Environment variables"; MPICH hydra (MPI_LOCALRANKID); MVAPICH user guide; HPE PALS
+aprun(1); flux-run(1); IBM JSM jsrun(1).
+"""
+
+from __future__ import annotations
+
+from numabind._errors import UsageError
+from numabind._problems import Problem, problem
+from numabind._record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# launcher, variable of the local rank, variables of the local size; the innermost launcher first,
+# since torchrun is often started by srun and not the other way round.
+LAUNCHERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("torchrun", "LOCAL_RANK", ("LOCAL_WORLD_SIZE",)),
+    ("Open MPI", "OMPI_COMM_WORLD_LOCAL_RANK", ("OMPI_COMM_WORLD_LOCAL_SIZE",)),
+    ("MVAPICH", "MV2_COMM_WORLD_LOCAL_RANK", ("MV2_COMM_WORLD_LOCAL_SIZE",)),
+    ("MPICH", "MPI_LOCALRANKID", ("MPI_LOCALNRANKS",)),
+    ("JSM", "JSM_NAMESPACE_LOCAL_RANK", ("JSM_NAMESPACE_LOCAL_SIZE",)),
+    ("PALS", "PALS_LOCAL_RANKID", ("PALS_LOCAL_SIZE",)),
+    ("Flux", "FLUX_TASK_LOCAL_ID", ()),
+    ("Slurm", "SLURM_LOCALID", ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")),
+)
+
+
+@record
+class Worker:
+    """One worker process: its rank among the workers of this machine, and how many those are.
+
+    `launcher` is who said so; None for what nobody said.
+    """
+
+    local_rank: int | None = None
+    local_size: int | None = None
+    launcher: str | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+def detect(environ: Mapping[str, str]) -> Worker:
+    """The worker that this environment describes; UsageError if a variable is not a number.
+
+    Launchers nest: an outer one that started a single task here has no say. Of two that started
+    several, the inner one counts, and the disagreement is a problem.
+    """
+    found: list[tuple[str, str, int, int | None]] = []
+    for launcher, variable, sizes in LAUNCHERS:
+        if environ.get(variable, "") == "":
+            continue
+        rank = _number(environ, variable)
+        size = next((_size(environ, name) for name in sizes if environ.get(name, "") != ""), None)
+        found.append((launcher, variable, rank, size))
+    if not found:
+        return Worker()
+    several = [entry for entry in found if entry[3] != 1] or found[:1]
+    launcher, variable, rank, size = several[0]
+    problems = []
+    for other in several[1:]:
+        if other[2] != rank:
+            problems.append(
+                problem(
+                    "launcher-variables-disagree",
+                    f"{variable}={rank} but {other[1]}={other[2]}; {variable} was taken",
+                )
+            )
+    if size is not None and rank >= size:
+        problems.append(
+            problem(
+                "launcher-variables-disagree",
+                f"{variable}={rank}, though {launcher} says there are {size} workers here",
+            )
+        )
+    return Worker(rank, size, launcher, tuple(problems))
+
+
+def _number(environ: Mapping[str, str], variable: str) -> int:
+    text = environ[variable].strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise UsageError(f"{variable}={environ[variable]!r:.60} is not a rank: unset or correct it")
+    return int(text)
+
+
+def _size(environ: Mapping[str, str], variable: str) -> int | None:
+    """A local size; Slurm's "4(x2),3" counts if all nodes of the step have the same number."""
+    parts = {part.partition("(")[0] for part in environ[variable].split(",")}
+    text = parts.pop().strip()
+    if parts or not (text.isascii() and text.isdigit() and len(text) < 10):
+        return None
+    return int(text) or None
