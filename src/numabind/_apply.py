@@ -97,8 +97,8 @@ def _refused(error: OSError, cpus: frozenset[int]) -> Problem:
     if error.errno == _EINVAL:
         return problem(
             "cpus-not-allowed",
-            f"the kernel takes none of the CPUs {format_list(cpus)}: they went offline or left this "
-            "process's cpuset",
+            f"the kernel takes none of the CPUs {format_list(cpus)}: they went offline or left the "
+            "cpuset",
         )
     return problem("affinity-denied", f"sched_setaffinity: {error.strerror}")
 
@@ -127,7 +127,7 @@ def _thread_name(tid: int) -> str:
 
 
 def put_back(masks: tuple[tuple[int, frozenset[int]], ...]) -> None:
-    """Give each thread its former mask; those that ended, or whose CPUs are gone, are passed over."""
+    """Give each thread its former mask; threads that ended are passed over."""
     for tid, mask in masks:
         if mask:
             try:
@@ -211,7 +211,7 @@ def _policy_refused(error: OSError, name: str, nodes: frozenset[int]) -> Problem
 
 
 def put_back_policy(policy: tuple[str, frozenset[int]] | None) -> None:
-    """Set the calling thread's former policy; one that could not be set in the first place stays."""
+    """Set the calling thread's former policy; one that can't be set stays."""
     from numabind import _syscalls
 
     if policy is None or policy[0] not in _syscalls.POLICIES:

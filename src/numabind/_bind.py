@@ -75,7 +75,7 @@ class Binding:
             else:
                 os.environ[name] = value
 
-    def __enter__(self) -> Binding:
+    def __enter__(self) -> Binding:  # noqa: PYI034 (Self is 3.11's; not subclassed)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -309,7 +309,7 @@ def _needs_runtime(machine: Machine, request: Request) -> bool:
 
 
 def read_mark(environ: Mapping[str, str]) -> _Mark | None:
-    """What a numabind that ran before exec, or in the parent, left behind; None if nothing usable."""
+    """What an earlier numabind (before exec, or the parent) left; None if nothing usable."""
     words = environ.get(MARK, "").split()
     try:
         pid, born, device = words
@@ -415,7 +415,7 @@ def environment(
 
 
 def _with_event(binding: Binding, path: str | None) -> Binding:
-    """Append the Binding to NUMABIND_EVENTS as one line; a file that can't be written is a problem."""
+    """Append the Binding to NUMABIND_EVENTS as one line; failing to is a problem."""
     if not path:
         return binding
     import json

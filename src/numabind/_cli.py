@@ -84,7 +84,9 @@ def _fail(text: str, code: int) -> int:
     return code
 
 
-def lean_run(words: list[str]) -> tuple[dict[str, Any], list[str]] | None:
+def lean_run(  # noqa: C901 (one loop over words)
+    words: list[str],
+) -> tuple[dict[str, Any], list[str]] | None:
     """Read "run [options] -- CMD…" without argparse; None for whatever argparse should see."""
     if words[:1] != ["run"]:
         return None
@@ -207,7 +209,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="numabind",
         description="Put GPU workers next to their GPUs: CPU threads and host memory. Without a "
         "verb: show the machine, where each GPU's worker would go, and what stands in the way.",
-        epilog="Exit codes: 0 done, 1 the answer is no, 2 wrong usage; run ends with the command's.",
+        epilog="Exit codes: 0 done, 1 the answer is no, 2 wrong usage; run ends with CMD's.",
     )
     parser.add_argument("--version", action="version", version=f"numabind {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")

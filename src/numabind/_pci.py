@@ -205,7 +205,7 @@ def place(
             problems = (
                 problem(
                     "locality-contradiction",
-                    f"{device.pci}: numa_node says {number}, whose CPUs are {format_list(own)}, but "
+                    f"{device.pci}: numa_node says {number}, with CPUs {format_list(own)}, but "
                     f"local_cpulist says {format_list(local)}",
                 ),
             )

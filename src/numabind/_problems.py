@@ -154,8 +154,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "and that CUDA_VISIBLE_DEVICES does not hide them all, or name a PCI address with --gpu.",
     ),
     "no-l3-groups": (
-        "The kernel shows no cache information for these CPUs (usual in VMs), so core-complex falls "
-        "back to the whole node.",
+        "The kernel shows no cache information for these CPUs (usual in VMs), so core-complex "
+        "falls back to the whole node.",
         "Use --mode node or exclusive.",
     ),
     "no-local-rank": (
@@ -187,8 +187,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Nothing to do.",
     ),
     "overlapping-nodes": (
-        "Some of a node's CPUs are also in an earlier node, which no working kernel shows; the later "
-        "node was left out.",
+        "Some of a node's CPUs are also in an earlier node, which no working kernel shows; the "
+        "later node was left out.",
         "Report the firmware (SRAT table) to the machine's maker.",
     ),
     "page-move-denied": (
@@ -245,7 +245,7 @@ def as_markdown() -> str:
         "output, and in `binding.problems`, with the cause found on that machine. Names marked",
         "*note* don't keep a worker from its place: they are said, and `--strict` passes.",
         "",
-        "<!-- Made from src/numabind/_problems.py: python -m numabind._problems > docs/problems.md -->",
+        "<!-- Made by: python -m numabind._problems > docs/problems.md -->",
     ]
     for name in sorted(CATALOGUE):
         meaning, remedy = CATALOGUE[name]

@@ -53,10 +53,10 @@ def record(cls: type[T]) -> type[T]:  # noqa: C901 (seven small methods in one c
         if values:
             raise TypeError(f"{cls.__name__} has no field {', '.join(sorted(values))}")
 
-    def __setattr__(self: Any, name: str, value: Any) -> None:
+    def __setattr__(_: Any, name: str, _value: Any) -> None:
         raise AttributeError(f"{cls.__name__} is frozen: cannot set {name}")
 
-    def __delattr__(self: Any, name: str) -> None:
+    def __delattr__(_: Any, name: str) -> None:
         raise AttributeError(f"{cls.__name__} is frozen: cannot delete {name}")
 
     def __eq__(self: Any, other: object) -> bool:

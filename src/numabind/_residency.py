@@ -4,8 +4,8 @@ Source: Documentation/filesystems/proc.rst, "numa_maps"; fs/proc/task_mmu.c. A l
 
     7f0e40000000 prefer (many):1 anon=16384 dirty=16384 active=0 N1=16384 kernelpagesize_kB=4
 
-Traps: the policy's name may hold a space ("prefer (many):1", "weighted interleave:0-1") or an equals
-sign ("bind=static:0"); counts are in units of kernelpagesize_kB.
+Traps: the policy's name may hold a space ("prefer (many):1", "weighted interleave:0-1") or an
+equals sign ("bind=static:0"); counts are in units of kernelpagesize_kB.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def get_memory_policy() -> tuple[str, frozenset[int]]:
 
 
 def page_nodes(pages: array[int]) -> array[int]:
-    """The node of each page of this process, by address ("Q"); a negative errno where there is none.
+    """The node of each page of this process, by address ("Q"); negative errno for none.
 
     -ENOENT (Linux 6.12) and -EFAULT (6.1) both mean a page that was never touched.
     """
@@ -123,6 +123,6 @@ def _long(value: int) -> ctypes.c_long:
 
 
 def restore_default_signals() -> None:
-    """Undo Python's own ignoring of SIGPIPE and SIGXFSZ, which a program started by exec inherits."""
+    """Undo Python's ignoring of SIGPIPE and SIGXFSZ, which an exec'd program would inherit."""
     for number in (13, 25):
         _libc.signal(number, None)

@@ -60,7 +60,7 @@ class Root:
             raise MachineError(full, "holds bytes that no kernel writes there") from None
 
     def parse(self, path: str, parser: Callable[[str], T]) -> T | None:
-        """`parser` applied to the file's text; None if it is not there; MachineError if it can't."""
+        """`parser` applied to the file's text; None if not there; MachineError if it can't."""
         text = self.text(path)
         if text is None:
             return None
@@ -122,7 +122,7 @@ def parse_status(text: str) -> dict[str, str]:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """The CPUs of cgroup v2's cpu.max, "max 100000" or "400000 100000", as a number; None is no limit."""
+    """The CPUs of cgroup v2's cpu.max, "max 100000" or "400000 100000"; None is no limit."""
     words = text.split()
     if not 1 <= len(words) <= 2:
         return _no("expected QUOTA PERIOD")

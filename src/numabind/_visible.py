@@ -151,7 +151,7 @@ def _one(entry: str, devices: tuple[Device, ...]) -> Handle | None:
 
 
 def find_uuid(text: str, devices: tuple[Device, ...]) -> Handle | None:
-    """The device or MIG instance with this UUID or unique beginning of one; None if not exactly one.
+    """The device or MIG instance whose UUID begins so; None if not exactly one.
 
     Forms: GPU-<uuid>, MIG-<uuid>, and MIG-GPU-<uuid>/<GI>/<CI> of drivers before R470.
     """
