@@ -1,0 +1,45 @@
+# `make demo` and `make test` need nothing but Python 3.10+ (with venv) and, for the tests, Debian or
+# Ubuntu as root. Everything is installed into .venv, system packages by apt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEV := hypothesis mypy nvidia-ml-py pytest pytest-timeout ruff typing-extensions
+
+.PHONY: demo test lint bench setup docs clean
+
+$(VENV)/made: pyproject.toml scripts/numabind $(shell find src -name '*.py')
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/made
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEV)
+	@touch $@
+
+demo: $(VENV)/made
+	@echo "== This machine, its plan, and what stands in the way"
+	@$(BIN)/numabind
+	@echo; echo "== The kernel's books of a process that nobody bound"
+	@$(BIN)/python examples/readback.py
+	@echo; echo "== The same under numabind run"
+	@$(BIN)/numabind run -- $(BIN)/python examples/readback.py
+
+setup: $(VENV)/dev
+	@sh tests/setup.sh $(BIN)/python
+
+test: setup lint
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+docs: $(VENV)/made
+	@$(BIN)/python -m numabind._problems > docs/problems.md
+
+bench: setup
+	@$(BIN)/python benchmarks/startup.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

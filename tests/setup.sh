@@ -1,0 +1,21 @@
+#!/bin/sh
+# Installs what the tests need beyond Python: a C compiler for the NVML stub, QEMU and a kernel for
+# the virtual machines, hwloc as a second opinion. usage: setup.sh PYTHON
+set -eu
+python=$1
+missing=
+for pair in cc:gcc qemu-system-x86_64:qemu-system-x86 busybox:busybox-static zstd:zstd \
+    lstopo-no-graphics:hwloc numactl:numactl; do
+    command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
+done
+[ -z "$missing" ] || case "$missing" in *gcc*) missing="$missing libc6-dev" ;; esac
+if [ -n "$missing" ]; then
+    if ! command -v apt-get >/dev/null 2>&1 || [ "$(id -u)" != 0 ]; then
+        echo "The tests need these Debian packages; install them as root:$missing" >&2
+        exit 1
+    fi
+    apt-get update -qq
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
+fi
+exec "$python" "$(dirname "$0")/vm/numavm" --setup
