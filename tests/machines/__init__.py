@@ -1,0 +1,1 @@
+"""Fake machines: the files of sysfs and proc, written from a short description."""
