@@ -99,7 +99,9 @@ def main() -> int:
     print(f"numabind run adds {ours - bare:.1f} ms (target 12)")
     hwloc = processes.get("hwloc-bind node:0 -- true")
     if hwloc is not None:
-        print(f"against hwloc-bind plus the interpreter: {ours / (hwloc + bare):.2f} (target below 1)")
+        print(
+            f"against hwloc-bind plus the interpreter: {ours / (hwloc + bare):.2f} (target below 1)"
+        )
     for name, value in trees.items():
         print(f"discover + plan, {name:40} {value:8.1f} ms")
     smallest, largest = (trees[f"{n} nodes, {c} CPUs"] for c, n in (SIZES[0], SIZES[-1]))

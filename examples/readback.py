@@ -18,7 +18,9 @@ def masks() -> list[str]:
     lists = []
     for task in sorted(Path("/proc/self/task").iterdir(), key=lambda path: int(path.name)):
         status = dict(
-            line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line
+            line.split(":\t", 1)
+            for line in (task / "status").read_text().splitlines()
+            if ":\t" in line
         )
         lists.append(f"{status['Name']} ({task.name}): CPUs {status['Cpus_allowed_list']}")
     return lists

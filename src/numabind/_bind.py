@@ -11,7 +11,7 @@ from numabind._discover import Questions, discover_here, readable_or_problem
 from numabind._errors import BindError, MachineError, UsageError
 from numabind._machine import Machine
 from numabind._plan import Options, Placement, make_options, plan_seats
-from numabind._problems import NOTES, Problem, problem
+from numabind._problems import HARMLESS, NOTES, Problem, problem
 from numabind._record import record, replace
 from numabind._resolve import Seat, check_named, find_gpu, seat_of_rank
 from numabind._sysfs import is_linux
@@ -82,9 +82,9 @@ class Binding:
         self.restore()
 
     @property
-    def warnings(self) -> tuple[Problem, ...]:
-        """The problems that keep the worker from its place; notes left out."""
-        return tuple(p for p in self.problems if p.name not in NOTES)
+    def misplacing(self) -> tuple[Problem, ...]:
+        """The problems that keep the worker from its place."""
+        return tuple(p for p in self.problems if p.name not in NOTES | HARMLESS)
 
     @property
     def text(self) -> str:
@@ -272,6 +272,8 @@ def prepare(request: Request) -> tuple[Machine, Placement]:
         machine = replace(machine, allowed=replace(machine.allowed, cpus=born & online))
     seat, local_size = seat_of(machine, request)
     placement = plan_seats(machine, (seat,), options, local_size).placements[0]
+    about_me = tuple(p for p in machine.problems if _concerns(p, placement))
+    placement = replace(placement, problems=about_me + placement.problems)
     if mark is not None and mark.pid != os.getpid() and mark.device == (placement.device or "-"):
         now = frozenset(os.sched_getaffinity(0))
         said = problem("inherited", f"process {mark.pid} was bound to {mark.device} before")
@@ -279,6 +281,11 @@ def prepare(request: Request) -> tuple[Machine, Placement]:
             placement, bound=False, cpus=now, memory_policy="none", problems=(said,)
         )
     return machine, placement
+
+
+def _concerns(said: Problem, placement: Placement) -> bool:
+    """Whether a problem of the machine is one of this worker's, too."""
+    return said.name in HARMLESS or (placement.pci is not None and placement.pci in said.cause)
 
 
 def seat_of(machine: Machine, request: Request) -> tuple[Seat, int | None]:
@@ -386,9 +393,9 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
         placement=placement,
         undo=undo,
     )
-    if options.strict and binding.warnings:
+    if options.strict and binding.misplacing:
         binding.restore()
-        raise BindError(binding.warnings)
+        raise BindError(binding.misplacing)
     os.environ.update({**changed, **mark})
     if bound:
         _Memory.pid, _Memory.born, _Memory.given = os.getpid(), born, binding.cpus

@@ -14,7 +14,7 @@ from numabind._errors import BindError, NumabindError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
+    from typing import Any, NoReturn
 
     from numabind._machine import Machine
     from numabind._plan import Plan
@@ -205,7 +205,13 @@ def make_parser() -> argparse.ArgumentParser:
 
     from numabind import __version__
 
-    parser = argparse.ArgumentParser(
+    class Parser(argparse.ArgumentParser):
+        """Says in one line, like every other error, what argparse would say in several."""
+
+        def error(self, message: str) -> NoReturn:
+            raise UsageError(f"{message}; see {self.prog} --help")
+
+    parser = Parser(
         prog="numabind",
         description="Put GPU workers next to their GPUs: CPU threads and host memory. Without a "
         "verb: show the machine, where each GPU's worker would go, and what stands in the way.",

@@ -121,12 +121,32 @@ def _placed(
 ) -> tuple[tuple[Device, ...], tuple[Problem, ...]]:
     placed: list[Device] = []
     problems: list[Problem] = []
+    used: list[Override | None] = []
     for device in devices:
         override = find_override(device, questions.overrides)
+        used.append(override)
         found, said = place(device, nodes, online, driver_nodes.get(device.pci), override)
         placed.append(found)
         problems += said
+    for override in questions.overrides:
+        _check_override(override, nodes, online)
+        if override not in used:
+            cause = f"NUMABIND_MAP has a line for {override.key}, which no device here answers to"
+            problems.append(problem("map-unmatched", cause))
     return tuple(placed), tuple(problems)
+
+
+def _check_override(override: Override, nodes: tuple[Node, ...], online: frozenset[int]) -> None:
+    strangers = set(override.nodes) - {node.id for node in nodes}
+    if strangers:
+        raise UsageError(
+            f"NUMABIND_MAP: {override.key}: there is no node {min(strangers)} here; the nodes are "
+            f"{format_list({node.id for node in nodes})}"
+        )
+    if override.cpus and not override.cpus & online:
+        raise UsageError(
+            f"NUMABIND_MAP: {override.key}: none of the CPUs {format_list(override.cpus)} is online"
+        )
 
 
 def find_override(device: Device, overrides: tuple[Override, ...]) -> Override | None:
@@ -167,7 +187,10 @@ def discover_here(environ: Mapping[str, str], questions: Questions) -> Machine:
     snapshot = environ.get("NUMABIND_SNAPSHOT")
     if not snapshot:
         return discover("/", questions)
-    machine = Machine.load(snapshot)
+    try:
+        machine = Machine.load(snapshot)
+    except MachineError as error:
+        raise UsageError(f"NUMABIND_SNAPSHOT: {error}") from error
     here = Root("/")
     cause = unfit(machine, here)
     if cause is not None:

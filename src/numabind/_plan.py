@@ -204,7 +204,9 @@ class _Planner:
         only = [node for node in machine.nodes if node.cpus]
         if device is None and len(only) == 1:
             place: _Place | None = self.surroundings((only[0].id,), only[0].cpus)
-            kept = replace(kept, node=only[0].id)
+            # With one node to be on, having no GPU costs nothing and is no problem.
+            said_by_seat = tuple(p for p in seat.problems if p.name != "no-device")
+            kept = replace(kept, node=only[0].id, problems=said_by_seat)
         else:
             place = self.place(device) if device else None
         if place is None:

@@ -54,6 +54,9 @@ NOTES = frozenset(
     }
 )
 
+# Said as a WARNING, but no reason for `--strict` to refuse: the worker's place does not suffer.
+HARMLESS = frozenset({"bad-setting", "map-unmatched", "snapshot-unfit"})
+
 # name: (what it means, remedy)
 CATALOGUE: dict[str, tuple[str, str]] = {
     "affinity-denied": (
@@ -116,6 +119,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "machine-unreadable": (
         "The description of this machine in /sys or /proc can't be read or understood.",
         "Mount /sys and /proc in the container; report the named file if it is there.",
+    ),
+    "map-unmatched": (
+        "A line of the NUMABIND_MAP file names a GPU that is not on this machine, or is overridden "
+        "by a later line.",
+        "Correct the line; `numabind show` lists PCI addresses and UUIDs.",
     ),
     "memory-lent": (
         "The node near the GPU has no memory for the host (none installed, or it is the GPU's "
@@ -243,13 +251,14 @@ def as_markdown() -> str:
         "numabind never fails silently and never kills a job: what limits a result is named. Each",
         "name below is stable. It stands in the WARNING line, in `problems` of every `--json`",
         "output, and in `binding.problems`, with the cause found on that machine. Names marked",
-        "*note* don't keep a worker from its place: they are said, and `--strict` passes.",
+        "*note* are no WARNING: the worker is in its place. `--strict` passes with those, and with",
+        "those marked *harmless*.",
         "",
         "<!-- Made by: python -m numabind._problems > docs/problems.md -->",
     ]
     for name in sorted(CATALOGUE):
         meaning, remedy = CATALOGUE[name]
-        mark = " *(note)*" if name in NOTES else ""
+        mark = " *(note)*" if name in NOTES else " *(harmless)*" if name in HARMLESS else ""
         lines += ["", f"## `{name}`{mark}", "", meaning, "", f"**Remedy.** {remedy}"]
     return "\n".join(lines) + "\n"
 

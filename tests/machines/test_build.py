@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -24,18 +25,6 @@ LSTOPO = shutil.which("lstopo-no-graphics")
 ALL = {**SHAPES, "pytorch_grid": pytorch_grid(4, 2, 2, 4, 2), "big": big(16, 256)}
 # hwloc cannot read these: no topology or nodes to read, or (hex_domain) no 32-bit PCI domains.
 NOT_FOR_HWLOC = {"bare", "no_numa_kernel", "hex_domain"}
-
-
-@pytest.fixture(scope="session")
-def tree_of(tmp_path_factory):
-    """Build a shape of ALL once and give its root."""
-    base = tmp_path_factory.mktemp("trees")
-
-    def root(name: str) -> Path:
-        return base / name if (base / name).exists() else build(ALL[name], base / name)
-
-    yield root
-    shutil.rmtree(base)
 
 
 def read(root: Path, path: str) -> str:
@@ -156,7 +145,7 @@ def test_files_are_added_and_removed_last(tmp_path):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_shape_is_consistent(tree_of, name):
+def test_every_shape_is_consistent(name):
     shape = ALL[name]
     cpus = [cpu for node in shape.nodes for cpu in ids(node.cpus)]
     assert len(cpus) == len(set(cpus)), "a CPU is in two nodes"
@@ -171,7 +160,11 @@ def test_every_shape_is_consistent(tree_of, name):
     assert set(in_cores) <= set(cpus)
     home = {cpu: node for node in shape.nodes for cpu in ids(node.cpus)}
     assert all(len({home[cpu].id for cpu in ids(core)}) == 1 for core in shape.cores)
-    for folder, _, files in os.walk(tree_of(name)):
+
+
+@pytest.mark.parametrize("name", ["one_node", "cpuless", "gpu_on_cpuless", "node_offline", "quota"])
+def test_every_file_ends_with_a_newline(tmp_path, name):
+    for folder, _, files in os.walk(build(ALL[name], tmp_path)):
         for file in files:
             data = Path(folder, file).read_bytes()
             assert file == "config" or data.endswith(b"\n"), f"{folder}/{file}"
@@ -193,23 +186,24 @@ def test_big_is_as_big_as_asked():
 
 
 @pytest.fixture
-def hwloc(tree_of):
-    """Give hwloc's XML of a shape of ALL."""
+def hwloc():
+    """Build a shape and give hwloc's XML of it. The tree goes at once: it has 40 files a CPU."""
     if LSTOPO is None:
         pytest.skip("lstopo-no-graphics is not installed")
 
-    def ask(name: str) -> ET.Element:
-        environment = {
-            "PATH": os.defpath,
-            "HWLOC_FSROOT": str(tree_of(name)),
-            "HWLOC_COMPONENTS": "linux,stop",
-            "HWLOC_THISSYSTEM": "0",
-            "HWLOC_KEEP_NVIDIA_GPU_NUMA_NODES": "1",
-        }
-        command = [LSTOPO, "--whole-io", "--disallowed", "--of", "xml"]
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=True
-        )
+    def ask(shape: Shape) -> ET.Element:
+        with tempfile.TemporaryDirectory() as root:
+            environment = {
+                "PATH": os.defpath,
+                "HWLOC_FSROOT": str(build(shape, Path(root))),
+                "HWLOC_COMPONENTS": "linux,stop",
+                "HWLOC_THISSYSTEM": "0",
+                "HWLOC_KEEP_NVIDIA_GPU_NUMA_NODES": "1",
+            }
+            command = [LSTOPO, "--whole-io", "--disallowed", "--of", "xml"]
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=60, check=True
+            )
         assert not done.stderr
         return ET.fromstring(done.stdout)
 
@@ -246,7 +240,7 @@ def locality(tree: ET.Element) -> dict[str, set[int]]:
 @pytest.mark.parametrize("name", sorted(set(ALL) - NOT_FOR_HWLOC))
 def test_hwloc_reads_the_same_machine(hwloc, name):
     shape = ALL[name]
-    tree = hwloc(name)
+    tree = hwloc(shape)
     online = {c for node in shape.nodes for c in ids(node.cpus)} - set(ids(shape.offline_cpus))
     nodes = {int(e.get("os_index", "-1")): cpus_of(e) for e in of_type(tree, "NUMANode")}
     assert sorted(nodes) == sorted(node.id for node in shape.nodes)

@@ -1,0 +1,290 @@
+"""The command as a person uses it: output, exit codes, and one line for each mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from machines.build import build
+from machines.shapes import SHAPES
+
+SELF = "/proc/self/status"
+
+
+def numabind(*words: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("NUMABIND")}
+    command = [str(Path(sys.executable).with_name("numabind")), *map(str, words)]
+    return subprocess.run(
+        command, env={**env, **environ}, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.fixture(scope="module")
+def two_socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(SHAPES["two_socket"], tmp_path_factory.mktemp("two_socket"))
+
+
+BAD_INPUT = {
+    "unknown verb": (["frobnicate"], "frobnicate"),
+    "unknown flag": (["show", "--colour"], "--colour"),
+    "unknown mode": (["plan", "--mode", "nod"], "mode 'nod'"),
+    "unknown memory": (["run", "--memory", "near", "--", "true"], "memory 'near'"),
+    "unknown share": (["plan", "--share", "evenly"], "share 'evenly'"),
+    "no workers": (["plan", "--workers", "0"], "workers must be 1 or more"),
+    "not a number": (["run", "--reserve", "x", "--", "true"], "--reserve"),
+    "negative rank": (["run", "--local-rank", "-1", "--", "true"], "-1"),
+    "no such root": (["show", "--root", "/nonexistent"], "--root /nonexistent"),
+    "no such snapshot": (["plan", "--snapshot", "/nonexistent"], "/nonexistent"),
+    "not a snapshot": (["plan", "--snapshot", "/proc/version"], "/proc/version"),
+    "malformed GPU": (["run", "--gpu", "first", "--", "true"], "GPU 'first'"),
+    "absent GPU": (["run", "--gpu", "0000:00:00.7", "--", "true"], "0000:00:00.7"),
+    "no command": (["run"], "no command"),
+    "unwritable output": (["snapshot", "-o", "/nonexistent/x"], "/nonexistent/x"),
+}
+
+
+@pytest.mark.parametrize(("words", "named"), BAD_INPUT.values(), ids=BAD_INPUT)
+def test_bad_input_is_one_line_that_names_it_and_exit_2(words: list[str], named: str) -> None:
+    done = numabind(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert named in done.stderr
+
+
+BAD_VARIABLES = {
+    "mode": {"NUMABIND_MODE": "nod"},
+    "memory": {"NUMABIND_MEMORY": "near"},
+    "strict": {"NUMABIND_STRICT": "perhaps"},
+    "map": {"NUMABIND_MAP": "/nonexistent"},
+    "snapshot": {"NUMABIND_SNAPSHOT": "/nonexistent"},
+    "rank": {"LOCAL_RANK": "first"},
+}
+
+
+@pytest.mark.parametrize("environ", BAD_VARIABLES.values(), ids=BAD_VARIABLES)
+def test_a_variable_that_cannot_be_used_is_named_and_nothing_runs(environ: dict[str, str]) -> None:
+    done = numabind("run", "--", "echo", "ran", **environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert next(iter(environ)) in done.stderr
+
+
+@pytest.mark.parametrize("environ", BAD_VARIABLES.values(), ids=BAD_VARIABLES)
+def test_bind_survives_a_variable_that_cannot_be_used(environ: dict[str, str]) -> None:
+    code = "import numabind; b = numabind.bind(); print(b.bound, [p.name for p in b.problems])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "False ['bad-setting']\n"
+    assert next(iter(environ)) in done.stderr
+
+
+@pytest.mark.parametrize("verb", [[], ["show"], ["plan"], ["plan", "--workers", "1"], ["snapshot"]])
+def test_every_verb_answers_on_this_machine(verb: list[str]) -> None:
+    done = numabind(*verb)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
+def test_show_as_json_has_the_documented_fields(two_socket: Path) -> None:
+    shown = json.loads(numabind("show", "--json", "--root", two_socket).stdout)
+    first, gpu = shown["nodes"][0], shown["devices"][0]
+    assert shown["schema"] == 1
+    assert (first["id"], first["cpus"], first["kind"]) == (0, "0-63,128-191", "cpu")
+    assert first["memory_bytes"] > 1 << 30
+    assert len(first["distances"]) == 2
+    assert (gpu["vendor"], gpu["node"], gpu["local_cpus"]) == ("nvidia", 0, "0-63,128-191")
+    assert {"pci", "uuid", "index", "name", "node_source", "numa_node"} <= gpu.keys()
+    assert {"cpus", "nodes", "cpu_quota"} == shown["allowed"].keys()
+
+
+def test_plan_as_json_has_the_documented_fields(two_socket: Path) -> None:
+    done = numabind("plan", "--mode", "exclusive", "--json", "--root", two_socket)
+    placements = json.loads(done.stdout)["placements"]
+    assert [p["local_rank"] for p in placements] == list(range(8))
+    assert placements[4]["cpus"] == "64-79,192-207"
+    assert placements[4] == {
+        **placements[4],
+        "node": 1,
+        "memory_nodes": "1",
+        "memory_policy": "prefer",
+        "threads": 16,
+        "problems": [],
+    }
+    assert placements[4]["reasons"]
+
+
+def test_a_snapshot_plans_like_the_tree_it_was_made_from(two_socket: Path, tmp_path: Path) -> None:
+    file = tmp_path / "there.json"
+    assert numabind("snapshot", "-o", file, "--root", two_socket).returncode == 0
+    there = numabind("plan", "--mode", "core-complex", "--snapshot", file)
+    assert there.stdout == numabind("plan", "--mode", "core-complex", "--root", two_socket).stdout
+
+
+def test_an_anonymized_snapshot_names_nobody(two_socket: Path) -> None:
+    text = numabind("snapshot", "--anonymize", "--root", two_socket).stdout
+    machine = json.loads(text)
+    assert machine["host"]["name"] is None
+    assert "GPU-" not in text
+    assert machine["nodes"]
+
+
+def test_more_workers_than_devices_needs_a_way_to_share(two_socket: Path) -> None:
+    refused = numabind("plan", "--workers", "16", "--root", two_socket)
+    assert refused.returncode == 2
+    assert "--share" in refused.stderr
+    dealt = numabind("plan", "--workers", "16", "--share", "block", "--json", "--root", two_socket)
+    devices = [p["device"] for p in json.loads(dealt.stdout)["placements"]]
+    assert devices[0] == devices[1] != devices[2]
+
+
+def test_plan_strict_says_no_by_its_exit_code(tmp_path: Path) -> None:
+    root = build(SHAPES["all_minus_one"], tmp_path)
+    assert numabind("plan", "--root", root).returncode == 0
+    assert numabind("plan", "--strict", "--root", root).returncode == 1
+
+
+def test_run_becomes_the_command_and_ends_with_its_code() -> None:
+    assert numabind("run", "-q", "--", "sh", "-c", "exit 7").returncode == 7
+    killed = numabind("run", "-q", "--", "sh", "-c", "kill -TERM $$")
+    assert killed.returncode == -signal.SIGTERM
+
+
+def test_run_keeps_the_pid() -> None:
+    binary = str(Path(sys.executable).with_name("numabind"))
+    command = [binary, "run", "-q", "--", "sh", "-c", "echo $$"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.read() == f"{child.pid}\n"
+
+
+def test_run_leaves_default_signals_and_no_locale_behind() -> None:
+    code = "grep SigIgn /proc/self/status; echo ${LC_CTYPE-unset}"
+    plain = subprocess.run(
+        ["sh", "-c", code], env={"PATH": os.environ["PATH"]}, capture_output=True, check=True
+    )
+    binary = str(Path(sys.executable).with_name("numabind"))
+    done = subprocess.run(
+        [binary, "run", "-q", "--", "sh", "-c", code],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == plain.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [(["no-such-command"], 127), (["/proc/version"], 126)], ids=["127", "126"]
+)
+def test_run_of_what_cannot_run(command: list[str], code: int) -> None:
+    done = numabind("run", "-q", "--", *command)
+    assert done.returncode == code
+    assert done.stderr.count("\n") == 1
+    assert command[0] in done.stderr
+
+
+def test_run_sets_the_thread_budget_only_where_nobody_chose() -> None:
+    show = ["sh", "-c", "echo $OMP_NUM_THREADS"]
+    budget = str(len({min(_siblings(cpu)) for cpu in os.sched_getaffinity(0)}))
+    assert numabind("run", "-q", "--", *show, OMP_NUM_THREADS="").stdout.strip() == budget
+    assert numabind("run", "-q", "--", *show, OMP_NUM_THREADS="1").stdout.strip() == "1"
+    auto = numabind("run", "-q", "--threads", "auto", "--", *show, OMP_NUM_THREADS="1")
+    assert auto.stdout.strip() == budget
+    kept = numabind("run", "-q", "--threads", "auto", "--", *show, OMP_NUM_THREADS="3")
+    assert kept.stdout.strip() == "3"
+
+
+def _siblings(cpu: int) -> list[int]:
+    text = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    return [int(part.partition("-")[0]) for part in text.split(",")]
+
+
+def test_turned_off_runs_the_command_and_says_so() -> None:
+    done = numabind("run", "--", "echo", "ran", NUMABIND="0")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "turned-off" in done.stderr
+
+
+def test_events_are_one_json_line_for_each_bind(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    for _ in range(2):
+        assert numabind("run", "-q", "--", "true", NUMABIND_EVENTS=str(file)).returncode == 0
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(events) == 2
+    assert events[0]["bound"] is True
+    assert events[0]["cpus"]
+
+
+def test_a_closed_pipe_is_no_traceback(two_socket: Path) -> None:
+    binary = Path(sys.executable).with_name("numabind")
+    done = subprocess.run(
+        ["sh", "-c", f"{binary} show --json --root {two_socket} | head -1"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+def test_a_hand_made_snapshot_places_workers_of_this_machine(tmp_path: Path) -> None:
+    """The whole road on real hardware that lacks the GPUs: NUMABIND_SNAPSHOT describes them."""
+    cpus = sorted(os.sched_getaffinity(0))
+    machine = {
+        "schema": 1,
+        "host": {"boot_id": None},
+        "nodes": [
+            {"id": 0, "cpus": str(cpus[0]), "memory_bytes": 1 << 30, "kind": "cpu"},
+            {"id": 1, "cpus": str(cpus[-1]), "memory_bytes": 1 << 30, "kind": "cpu"},
+        ],
+        "cpus": [{"id": cpus[0], "node": 0}, {"id": cpus[-1], "node": 1}],
+        "devices": [
+            {"pci": f"0000:0{i + 1}:00.0", "vendor": "nvidia", "vendor_id": "0x10de"}
+            | {"device_id": "0x2330", "node": i, "near_nodes": [i]}
+            for i in range(2)
+        ],
+        "allowed": {"cpus": "0", "nodes": "0-1"},
+    }
+    file = tmp_path / "machine.json"
+    file.write_text(json.dumps(machine))
+    for rank, cpu in ((0, cpus[0]), (1, cpus[-1])):
+        done = numabind(
+            *("run", "--memory", "none", "--", "grep", "Cpus_allowed_list", SELF),
+            NUMABIND_SNAPSHOT=str(file),
+            LOCAL_RANK=str(rank),
+            LOCAL_WORLD_SIZE="2",
+        )
+        assert done.stdout.split() == ["Cpus_allowed_list:", str(cpu)]
+        assert f"rank {rank} bound, gpu 0000:0{rank + 1}:00.0, node {rank}" in done.stderr
+
+
+def test_a_snapshot_of_another_boot_is_ignored_and_named(tmp_path: Path) -> None:
+    file = tmp_path / "old.json"
+    numabind("snapshot", "-o", file)
+    machine = json.loads(file.read_text())
+    machine["host"]["boot_id"] = "00000000-0000-0000-0000-000000000000"
+    file.write_text(json.dumps(machine))
+    done = numabind("run", "--", "true", NUMABIND_SNAPSHOT=str(file))
+    assert done.returncode == 0
+    assert "snapshot-unfit" in done.stderr
+
+
+def test_a_snapshot_with_gpus_that_are_not_here_is_ignored_and_named(tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    numabind("snapshot", "-o", file)
+    machine = json.loads(file.read_text())
+    machine["devices"].append({"pci": "0000:fe:1f.7", "vendor": "nvidia"})
+    file.write_text(json.dumps(machine))
+    done = numabind("run", "--", "true", NUMABIND_SNAPSHOT=str(file))
+    assert done.returncode == 0
+    assert "snapshot-unfit" in done.stderr
+    assert "0000:fe:1f.7" in done.stderr
