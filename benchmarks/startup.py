@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import numabind
 from machines.build import build
-from machines.shapes import bench384, big
+from machines.shapes import SHAPES, big
 
 SIZES = ((512, 8), (1024, 16), (2048, 32), (4096, 64))
 
@@ -62,7 +62,7 @@ def time_processes(runs: int) -> dict[str, float]:
 
 def time_trees(runs: int) -> dict[str, float]:
     """Median time of discover + plan in milliseconds, by tree."""
-    shapes = {"2 packages, 8 nodes, 384 CPUs, 8 GPUs": bench384()}
+    shapes = {"2 packages, 8 nodes, 384 CPUs, 8 GPUs": SHAPES["bench384"]}
     for cpus, nodes in SIZES:
         shapes[f"{nodes} nodes, {cpus} CPUs"] = big(nodes, cpus)
     found = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numabind._cpulist import format_list
 from numabind._errors import UsageError
-from numabind._machine import Device, Machine, Node
+from numabind._machine import Cpu, Device, Machine, Node
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._resolve import SHARES, Seat, seats_of_all
@@ -160,7 +160,8 @@ def plan_seats(
     if unseen:
         used += here.unseen(seats, unseen)
     total = max(len(seats), local_size or 0)
-    placements = [replace(p, threads=here.threads(p.cpus, used, total)) for p in placements]
+    sharers = here.sharers(used)
+    placements = [replace(p, threads=here.threads(p.cpus, sharers, total)) for p in placements]
     return Plan(options, tuple(placements), machine.problems)
 
 
@@ -347,7 +348,11 @@ class _Planner:
 
     def cores(self, cpus: Iterable[int]) -> list[list[int]]:
         """CPUs grouped by physical core, each group and the list sorted by lowest CPU."""
-        return self.groups(cpus, lambda cpu: cpu.id if cpu.core is None else cpu.core)
+        return self.groups(cpus, self.core_of)
+
+    def core_of(self, cpu: Cpu) -> int:
+        """The number of a CPU's physical core; its own where the kernel does not say."""
+        return cpu.id if cpu.core is None else cpu.core
 
     def groups(self, cpus: Iterable[int], key: Any) -> list[list[int]]:
         found: dict[int, list[int]] = {}
@@ -456,12 +461,18 @@ class _Planner:
         others.sort(key=lambda device: self.place(device) not in mine)
         return [self.placement(Seat(None, Handle(device))).cpus for device in others[:count]]
 
-    def threads(self, cpus: frozenset[int], used: list[frozenset[int]], workers: int) -> int:
+    def sharers(self, used: list[frozenset[int]]) -> dict[int, int]:
+        """How many of these sets hold each physical core, by the core's lowest CPU here."""
+        count: dict[int, int] = {}
+        for cpus in used:
+            for core in {self.core_of(self.cpu[cpu]) for cpu in cpus}:
+                count[core] = count.get(core, 0) + 1
+        return count
+
+    def threads(self, cpus: frozenset[int], sharers: dict[int, int], workers: int) -> int:
         """Physical cores over the workers that share each of them, within cpu.max over all."""
-        total = 0.0
-        for core in self.cores(cpus):
-            sharers = sum(1 for other in used if not other.isdisjoint(core))
-            total += 1 / max(1, sharers)
+        cores = {self.core_of(self.cpu[cpu]) for cpu in cpus}
+        total = sum(1 / max(1, sharers.get(core, 0)) for core in cores)
         quota = self.machine.allowed.cpu_quota
         if quota is not None:
             total = min(total, quota / max(1, workers))
