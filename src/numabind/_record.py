@@ -34,6 +34,9 @@ def record(cls: type[T]) -> type[T]:  # noqa: C901 (seven small methods in one c
 
     def __init__(self: Any, *args: Any, **values: Any) -> None:
         fields = self.__dict__
+        if len(args) == len(names) and not values:
+            fields.update(zip(names, args, strict=True))
+            return
         if args:
             if len(args) > len(names):
                 raise TypeError(f"{cls.__name__} takes {len(names)} values, got {len(args)}")
