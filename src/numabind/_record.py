@@ -22,7 +22,7 @@ else:
 
 
 @dataclass_transform(frozen_default=True)
-def record(cls: type[T]) -> type[T]:  # noqa: C901 (seven small methods in one closure)
+def record(cls: type[T]) -> type[T]:
     """Turn a class with annotated fields into a frozen record (PEP 681).
 
     Fields are the annotations of the class itself, in order; a value given in the class body is the
@@ -33,28 +33,18 @@ def record(cls: type[T]) -> type[T]:  # noqa: C901 (seven small methods in one c
     defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
 
     def __init__(self: Any, *args: Any, **values: Any) -> None:
-        fields = self.__dict__
         if len(args) == len(names) and not values:
-            fields.update(zip(names, args, strict=True))
+            self.__dict__.update(zip(names, args, strict=True))
             return
-        if args:
-            if len(args) > len(names):
-                raise TypeError(f"{cls.__name__} takes {len(names)} values, got {len(args)}")
-            for name, value in zip(names, args, strict=False):
-                if name in values:
-                    raise TypeError(f"{cls.__name__}: {name} given twice")
-                fields[name] = value
-        for name in names[len(args) :]:
-            if name in values:
-                fields[name] = values.pop(name)
-            elif name in defaults:
-                fields[name] = defaults[name]
-            else:
-                raise TypeError(f"{cls.__name__}: {name} is missing")
-        if values and args:
-            values = {name: value for name, value in values.items() if name not in fields}
-        if values:
-            raise TypeError(f"{cls.__name__} has no field {', '.join(sorted(values))}")
+        given = {**dict(zip(names, args, strict=False)), **values}
+        wrong = [name for name in given if name not in names]
+        wrong += [name for name in names if name not in given and name not in defaults]
+        if wrong or len(given) != len(args) + len(values):
+            detail = f"missing or unknown: {', '.join(wrong)}" if wrong else "a value given twice"
+            raise TypeError(f"{cls.__name__}({', '.join(names)}): {detail}")
+        # In the order of the fields: hash and JSON go by it.
+        merged = {**defaults, **given}
+        self.__dict__.update((name, merged[name]) for name in names)
 
     def __setattr__(_: Any, name: str, _value: Any) -> None:
         raise AttributeError(f"{cls.__name__} is frozen: cannot set {name}")
