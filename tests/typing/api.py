@@ -1,0 +1,42 @@
+"""Never run, only type-checked (mypy --strict): the public API as a user's program calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numabind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+machine: numabind.Machine = numabind.discover()
+elsewhere: numabind.Machine = numabind.discover(root="/captured")
+loaded: numabind.Machine = numabind.Machine.load(Path("machine.json"))
+loaded.save("copy.json")
+
+made: numabind.Plan = numabind.plan(machine, workers=8, mode="exclusive", memory="prefer")
+for placement in made.placements:
+    rank: int | None = placement.local_rank
+    cpus: frozenset[int] = placement.cpus
+    nodes: frozenset[int] = placement.memory_nodes
+    reasons: tuple[str, ...] = placement.reasons
+    names: list[str] = [problem.name for problem in placement.problems]
+
+binding: numabind.Binding = numabind.bind()
+binding.restore()
+numabind.bind(gpu="GPU-5d0c7a10")
+numabind.bind(local_rank=3, mode="node", strict=True)
+with numabind.bind(gpu="0000:5d:00.0") as inside:
+    text: str = inside.text
+    data: Mapping[str, object] = inside.as_dict()
+
+try:
+    numabind.bind(strict=True)
+except numabind.BindError as error:
+    problems: tuple[numabind.Problem, ...] = error.problems
+except numabind.UsageError:
+    pass
+
+options: numabind.Options = numabind.Options(mode="socket", reserve=2)
+options.mode = "node"  # type: ignore[misc]

@@ -1,0 +1,77 @@
+"""Bind a worker for each GPU, mode and memory policy in a forked child, and say what is so."""
+
+import gc
+import os
+import time
+
+import kernel
+from kernel import Buffer, Witness, say
+
+import numabind
+
+MODES = ("node", "socket", "exclusive", "core-complex")
+MEMORY = ("prefer", "bind", "local", "interleave", "weighted-interleave", "none")
+
+
+def bound(facts, environ, mib, **how):
+    def work():
+        os.environ.update(environ)
+        before = Witness()
+        began = time.monotonic()
+        binding = numabind.bind(**how)
+        took = time.monotonic() - began
+        after = Witness()
+        say(
+            check="placement",
+            **facts,
+            bound=binding.bound,
+            cpus=kernel.affinity(),
+            policy=kernel.mempolicy(),
+            said_cpus=sorted(binding.cpus),
+            said_policy=[binding.memory_policy, sorted(binding.memory_nodes)],
+            said_gpu=binding.pci,
+            budget=binding.threads,
+            before=before.ask(),
+            after=after.ask(),
+            mib=mib,
+            pages=Buffer(mib).touch().nodes(),
+            problems=[problem.name for problem in binding.problems],
+            seconds=round(took, 3),
+        )
+
+    code = kernel.child(work)
+    if code:
+        say(check="died", **facts, code=code)
+
+
+def warm_up():
+    """Import once what each child would import for itself."""
+    import logging  # noqa: F401
+
+    import numabind._apply
+    import numabind._syscalls
+
+    numabind.plan(numabind.discover())
+    gc.freeze()
+
+
+def main():
+    found = kernel.gpus()
+    say(check="machine", gpus=found, cpus=kernel.affinity(), policy=kernel.mempolicy())
+    warm_up()
+    for rank, (pci, _) in enumerate(found):
+        # Where there are many like GPUs, the first and the last see everything.
+        every = len(found) <= 4 or rank in (0, len(found) - 1)
+        for mode in MODES:
+            for memory in MEMORY:
+                if every or mode == "node":
+                    # Touching is what costs here: all of it once for each policy and mode.
+                    mib = 64 if mode == "node" or memory == "interleave" else 4
+                    facts = {"gpu": pci, "mode": mode, "memory": memory, "by": "gpu"}
+                    bound(facts, {}, mib, gpu=pci, mode=mode, memory=memory)
+            facts = {"gpu": pci, "mode": mode, "memory": "prefer", "by": "rank"}
+            environ = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(len(found))}
+            bound(facts, {**environ, "NUMABIND_MODE": mode}, 64 if every else 4)
+
+
+main()
