@@ -1,0 +1,151 @@
+"""NVIDIA's identities: through NVML (a stub library, the real nvidia-ml-py) and through /proc."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nvml_stub
+from machines.build import build
+from machines.shapes import SHAPES
+from numabind._machine import Node
+from numabind._pci import place
+from numabind._record import replace
+from numabind._sysfs import Root
+from numabind._vendors.nvidia import read_proc
+
+ASK = """
+import json
+from numabind._vendors.nvidia import NvmlUnavailableError, read_nvml
+try:
+    facts = read_nvml()
+except NvmlUnavailableError as error:
+    print(json.dumps({"unavailable": str(error)}))
+else:
+    print(json.dumps({
+        pci: {**fact.__dict__, "near": sorted(fact.near or ()),
+              "partitions": [part.__dict__ for part in fact.partitions]}
+        for pci, fact in facts.items()
+    }))
+maps = open("/proc/self/maps").read()
+assert "libcuda" not in maps and "libnvidia-ml" in maps
+"""
+H100 = "gpu uuid=GPU-aa pci=00000000:17:00.0 name=NVIDIA_H100 minor=1 affinity=0x1 mig=0\n"
+MIG = "mig uuid=MIG-01 gi=1 ci=0\nmig uuid=MIG-02 gi=2 ci=0\n"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return nvml_stub.build(tmp_path_factory.mktemp("nvml"))
+
+
+def ask(library: Path, description: str) -> dict[str, dict[str, object]]:
+    file = library.with_name("gpus.txt")
+    file.write_text(description)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK],
+        env={**os.environ, "LD_LIBRARY_PATH": str(library.parent), "NVML_STUB_GPUS": str(file)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer = json.loads(done.stdout)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def test_two_gpus_in_nvml_order_with_a_wide_domain(library: Path) -> None:
+    second = "gpu uuid=GPU-bb pci=00010000:b3:00.0 name=NVIDIA_L40S minor=0 affinity=0x2\n"
+    facts = ask(library, H100 + second)
+    assert list(facts) == ["0000:17:00.0", "10000:b3:00.0"]
+    assert facts["0000:17:00.0"] == {
+        "uuid": "GPU-aa",
+        "index": 0,
+        "minor": 1,
+        "name": "NVIDIA H100",
+        "memory_node": None,
+        "near": [0],
+        "partitions": [],
+    }
+    assert facts["10000:b3:00.0"]["near"] == [1]
+
+
+def test_mig_instances_belong_to_their_gpu(library: Path) -> None:
+    facts = ask(library, H100.replace("mig=0", "mig=1") + MIG)
+    assert facts["0000:17:00.0"]["partitions"] == [
+        {"uuid": "MIG-01", "gpu_instance": 1, "compute_instance": 0},
+        {"uuid": "MIG-02", "gpu_instance": 2, "compute_instance": 0},
+    ]
+
+
+def test_the_gpus_own_node_is_memory_not_a_place(library: Path) -> None:
+    facts = ask(library, H100.replace("affinity=0x1", "affinity=0x1 node=2"))
+    assert facts["0000:17:00.0"]["memory_node"] == 2
+    assert facts["0000:17:00.0"]["near"] == [0]
+
+
+def test_a_call_that_this_driver_lacks_leaves_its_fact_unknown(library: Path) -> None:
+    facts = ask(
+        library, H100 + "fail nvmlDeviceGetMemoryAffinity 3\nfail nvmlDeviceGetMinorNumber 3"
+    )
+    assert (facts["0000:17:00.0"]["near"], facts["0000:17:00.0"]["minor"]) == ([], None)
+    assert facts["0000:17:00.0"]["uuid"] == "GPU-aa"
+
+
+@pytest.mark.parametrize(("code", "cause"), [(9, "Driver Not Loaded"), (18, "version mismatch")])
+def test_a_driver_that_does_not_answer_is_said(library: Path, code: int, cause: str) -> None:
+    answer = ask(library, f"fail nvmlInit {code}")
+    assert cause in str(answer["unavailable"])
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "mig uuid=x", "gpu pci=", "\x00\xff", "gpu =\nfail\n"])
+def test_a_broken_description_does_not_crash_the_stub(library: Path, text: str) -> None:
+    file = library.with_name("gpus.txt")
+    file.write_text(text)
+    code = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LD_LIBRARY_PATH": str(library.parent), "NVML_STUB_GPUS": str(file)},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.strip() in (b"0", b"1")
+
+
+def test_nvmls_memory_affinity_places_a_gpu_that_firmware_does_not() -> None:
+    nodes = (Node(0, frozenset({0, 1})), Node(1, frozenset({2, 3})))
+    online = frozenset(range(4))
+    from numabind._machine import Device
+
+    lost = Device("0000:17:00.0", "nvidia", numa_node=-1, local_cpus=online)
+    placed, _ = place(lost, nodes, online, driver_nodes=frozenset({1}))
+    assert (placed.node, placed.node_source) == (1, "nvml")
+    # All nodes for all GPUs (VMs) says nothing.
+    placed, _ = place(lost, nodes, online, driver_nodes=frozenset({0, 1}))
+    assert placed.node is None
+    # Firmware that answers is believed before NVML.
+    placed, _ = place(replace(lost, numa_node=0), nodes, online, driver_nodes=frozenset({1}))
+    assert placed.node == 0
+
+
+def test_proc_names_gpus_where_nvml_is_not_there(tmp_path: Path) -> None:
+    facts = read_proc(Root(str(build(SHAPES["gb200"], tmp_path))))
+    assert list(facts) == ["0008:06:00.0", "0009:06:00.0", "0018:01:00.0", "0019:01:00.0"]
+    assert [fact.index for fact in facts.values()] == [0, 1, 2, 3]
+    assert [fact.memory_node for fact in facts.values()] == [2, 10, 18, 26]
+    assert all(fact.name == "NVIDIA GB200" for fact in facts.values())
+    assert all(str(fact.uuid).startswith("GPU-") for fact in facts.values())
+
+
+def test_a_uuid_that_the_driver_has_not_read_yet_is_unknown(tmp_path: Path) -> None:
+    base = tmp_path / "proc/driver/nvidia/gpus/0000:17:00.0"
+    base.mkdir(parents=True)
+    (base / "information").write_text(
+        "Model: \t\t Unknown\nGPU UUID: \t GPU-????????-????-????-????-????????????\n"
+    )
+    assert read_proc(Root(str(tmp_path)))["0000:17:00.0"].uuid is None
