@@ -97,6 +97,10 @@ def test_a_call_that_this_driver_lacks_leaves_its_fact_unknown(library: Path) ->
     assert facts["0000:17:00.0"]["uuid"] == "GPU-aa"
 
 
+def test_a_gpu_without_a_pci_address_does_not_hide_the_others(library: Path) -> None:
+    assert list(ask(library, "gpu uuid=GPU-lost\n" + H100)) == ["0000:17:00.0"]
+
+
 @pytest.mark.parametrize(("code", "cause"), [(9, "Driver Not Loaded"), (18, "version mismatch")])
 def test_a_driver_that_does_not_answer_is_said(library: Path, code: int, cause: str) -> None:
     answer = ask(library, f"fail nvmlInit {code}")

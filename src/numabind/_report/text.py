@@ -48,11 +48,16 @@ def _count(number: int, noun: str) -> str:
 
 def _nodes(machine: Machine) -> str:
     rows = [("NODE", "KIND", "CPUS", "MEMORY", "DISTANCES")]
-    for node in machine.nodes:
-        distances = " ".join(str(d) for d in node.distances)
-        cpus = format_list(node.cpus) or "-"
-        rows.append((str(node.id), node.kind, cpus, _memory(node), distances or "-"))
-    return table(rows)
+    # A GB200 has 28 nodes that are kept for GPU partitions and hold nothing.
+    columns = [i for i, node in enumerate(machine.nodes) if node.cpus or node.memory_bytes != 0]
+    for i in columns:
+        node = machine.nodes[i]
+        known = len(node.distances) == len(machine.nodes)
+        far = " ".join(str(node.distances[j]) for j in columns) if known else "-"
+        rows.append((str(node.id), node.kind, format_list(node.cpus) or "-", _memory(node), far))
+    empty = frozenset(node.id for node in machine.nodes) - {machine.nodes[i].id for i in columns}
+    more = f"\nand nodes {format_list(empty)} without CPUs and memory" if empty else ""
+    return table(rows) + more
 
 
 def _memory(node: Node) -> str:

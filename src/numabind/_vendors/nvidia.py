@@ -152,9 +152,11 @@ def _ask_all(pynvml: Any) -> dict[str, Facts]:
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = ask("nvmlDeviceGetHandleByIndex", index)
         bus = ask("nvmlDeviceGetPciInfo", handle) if handle is not None else None
-        if bus is None:
+        try:
+            pci = str(parse_address(_text(bus.busId if bus is not None else None)))
+        except ValueError:
             continue  # a GPU that fell off the bus: the others still count
-        facts[str(parse_address(_text(bus.busId)))] = Facts(
+        facts[pci] = Facts(
             uuid=_text(ask("nvmlDeviceGetUUID", handle)) or None,
             index=index,
             minor=ask("nvmlDeviceGetMinorNumber", handle),
