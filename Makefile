@@ -19,7 +19,9 @@ $(VENV)/dev: $(VENV)/made
 demo: $(VENV)/made
 	@echo "== This machine, its plan, and what stands in the way"
 	@$(BIN)/numabind
-	@echo; echo "== The kernel's books of a process that nobody bound"
+	@echo; echo "== A machine with eight GPUs, planned from its snapshot"
+	@$(BIN)/numabind plan --mode exclusive --snapshot examples/hgx-h100.json
+	@echo; echo "== The kernel's books of a process on this machine that nobody bound"
 	@$(BIN)/python examples/readback.py
 	@echo; echo "== The same under numabind run"
 	@$(BIN)/numabind run -- $(BIN)/python examples/readback.py
