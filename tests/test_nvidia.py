@@ -146,6 +146,16 @@ def test_proc_names_gpus_where_nvml_is_not_there(tmp_path: Path) -> None:
     assert all(str(fact.uuid).startswith("GPU-") for fact in facts.values())
 
 
+def test_gpus_that_this_process_may_not_open_are_not_numbered(tmp_path: Path) -> None:
+    root = build(SHAPES["gb200"], tmp_path)
+    minors = {pci: fact.minor for pci, fact in read_proc(Root(str(root))).items()}
+    (root / "dev").mkdir()
+    for pci in ("0009:06:00.0", "0019:01:00.0"):
+        (root / f"dev/nvidia{minors[pci]}").touch()
+    facts = read_proc(Root(str(root)))
+    assert [fact.index for fact in facts.values()] == [None, 0, None, 1]
+
+
 def test_a_uuid_that_the_driver_has_not_read_yet_is_unknown(tmp_path: Path) -> None:
     base = tmp_path / "proc/driver/nvidia/gpus/0000:17:00.0"
     base.mkdir(parents=True)

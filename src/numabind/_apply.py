@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 
 from numabind._cpulist import format_list
@@ -46,9 +47,12 @@ class Threads:
     problems: tuple[Problem, ...] = ()
 
 
-def task_ids(pid: int | str = "self") -> list[int]:
-    """The thread ids of a process, the main thread's first."""
-    return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+def task_ids() -> list[int]:
+    """The thread ids of this process, the main thread's first; only the caller's without /proc."""
+    try:
+        return sorted(int(name) for name in os.listdir("/proc/self/task"))
+    except FileNotFoundError:
+        return [_thread.get_native_id()]
 
 
 def bind_threads(cpus: frozenset[int], born: frozenset[int], ours: frozenset[int]) -> Threads:
@@ -57,7 +61,7 @@ def bind_threads(cpus: frozenset[int], born: frozenset[int], ours: frozenset[int
     A thread whose mask is narrower than `born` by its own choice is left; `ours` is the mask that
     an earlier bind gave, which is not its own choice.
     """
-    caller = _own_thread()
+    caller = _thread.get_native_id()
     before: dict[int, frozenset[int]] = {}
     bound: list[int] = []
     kept: list[int] = []
@@ -81,16 +85,13 @@ def bind_threads(cpus: frozenset[int], born: frozenset[int], ours: frozenset[int
                 put_back(tuple(before.items()))
                 return Threads(problems=(_refused(error, cpus),))
     said = _not_kept(bound, cpus)
+    if not os.path.isdir("/proc/self/task"):
+        said = (*said, problem("threads-unseen", "there is no /proc/self/task"))
     names = tuple(_thread_name(tid) for tid in kept)
     if kept:
         cause = f"{len(kept)} of {len(before)} threads: {', '.join(names[:8])}"
         said = (*said, problem("threads-kept", cause))
     return Threads(len(bound), names, tuple(before.items()), said)
-
-
-def _own_thread() -> int:
-    # Without importing threading: the link reads "PID/task/TID".
-    return int(os.path.basename(os.readlink("/proc/thread-self")))
 
 
 def _refused(error: OSError, cpus: frozenset[int]) -> Problem:

@@ -231,6 +231,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "thread and only the calling thread and its later children have it.",
         "Bind before threads start: numabind run, or bind() first thing in the program.",
     ),
+    "threads-unseen": (
+        "Without /proc the other threads of this process can't be found, so only the calling thread "
+        "was bound.",
+        "Mount /proc, or bind before threads start (numabind run).",
+    ),
     "too-few-cores": (
         "The node has fewer free cores than GPUs, so exclusive can't give each its own; the worker "
         "shares the node.",

@@ -82,6 +82,10 @@ class Root:
         """Whether a path is there."""
         return os.path.exists(self.path + path)
 
+    def usable(self, path: str) -> bool:
+        """Whether this process may open a device file for reading and writing."""
+        return os.access(self.path + path, os.R_OK | os.W_OK)
+
     def link_name(self, path: str) -> str | None:
         """The last part of a symbolic link's target, or None."""
         try:
@@ -276,6 +280,8 @@ def read_allowed(root: Root, online: frozenset[int], nodes: tuple[Node, ...]) ->
     status = parse_status(text or "")
     name = "proc/self/status"
     cpus = _status_set(root, name, status, "Cpus_allowed") or online
+    if root.live and not status:
+        cpus = frozenset(os.sched_getaffinity(0))  # no /proc: at least the calling thread's
     mems = _status_set(root, name, status, "Mems_allowed")
     known = frozenset(node.id for node in nodes)
     return Allowed(cpus & online, known if mems is None else mems & known, read_cpu_quota(root))

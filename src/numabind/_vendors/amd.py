@@ -23,17 +23,20 @@ def identify(root: Root, devices: tuple[Device, ...], _runtime: bool) -> Identif
     """UUID, render minor and name of AMD's devices; from files alone, so no runtime is needed."""
     found = []
     driven = 0
+    nodes = [name for name in root.listing("dev/dri") if name.startswith("renderD")]
     for device in devices:
         base = f"{PCI}/{device.pci}"
         unique = root.text(f"{base}/unique_id")
+        minor = _render_minor(root, base)
+        hidden = bool(nodes) and minor is not None and not root.usable(f"dev/dri/renderD{minor}")
         index = None
-        if device.computes and device.driver == "amdgpu":
+        if device.computes and device.driver == "amdgpu" and not hidden:
             index, driven = driven, driven + 1
         found.append(
             replace(
                 device,
                 uuid=f"GPU-{unique}" if unique else None,
-                minor=_render_minor(root, base),
+                minor=minor,
                 name=root.text(f"{base}/product_name") or None,
                 index=index,
             )

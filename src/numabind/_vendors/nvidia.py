@@ -8,7 +8,9 @@
         Node:      2
         Status:    online
 
-NVML numbers GPUs in PCI bus order, and so do we where only /proc speaks. nvmlDeviceGetNumaNodeId
+NVML numbers GPUs in PCI bus order, and so do we where only /proc speaks. Like CUDA it leaves out those
+that this process may not open (containers, Slurm's ConstrainDevices), which access(2) tells without
+opening them: the kernel asks the device cgroup there too. nvmlDeviceGetNumaNodeId
 names the GPU's own memory ("only applies to platforms where the GPUs are NUMA nodes", NVML API
 reference), so it never says where host memory should go.
 """
@@ -56,6 +58,8 @@ def identify(root: Root, devices: tuple[Device, ...], runtime: bool) -> Identifi
         except NvmlUnavailableError as error:
             problems = (problem("nvml-unavailable", str(error)),)
         else:
+            # What NVML does not list is hidden from this process, whatever /proc says.
+            facts = {pci: replace(fact, index=None) for pci, fact in facts.items()}
             for pci, fact in answers.items():
                 known = {name: value for name, value in fact.__dict__.items() if value is not None}
                 facts[pci] = replace(facts.get(pci, Facts()), **known)
@@ -87,17 +91,24 @@ def read_proc(root: Root) -> dict[str, Facts]:
         except ValueError:
             continue
     facts = {}
-    for index, pci in enumerate(sorted(by_address, key=bus_order)):
+    index = 0
+    nodes = [name for name in root.listing("dev") if name[:6] == "nvidia" and name[6:].isdigit()]
+    for pci in sorted(by_address, key=bus_order):
         base = f"{NVIDIA}/{by_address[pci]}"
         information = parse_status(root.text(f"{base}/information") or "")
         status = parse_status(root.text(f"{base}/numa_status") or "")
+        minor = _number(information.get("Device Minor"))
+        hidden = information.get("GPU Excluded") == "Yes" or (
+            bool(nodes) and minor is not None and not root.usable(f"dev/nvidia{minor}")
+        )
         facts[pci] = Facts(
             uuid=_clean_uuid(information.get("GPU UUID")),
-            index=index,
-            minor=_number(information.get("Device Minor")),
+            index=None if hidden else index,
+            minor=minor,
             name=information.get("Model") or None,
             memory_node=_number(status.get("Node")),
         )
+        index += not hidden
     return facts
 
 
