@@ -146,10 +146,11 @@ class _Mark:
 
 
 class _Memory:
-    """What this process must remember between binds: the mask it was born with."""
+    """What this process must remember between binds: its mask at birth, and what they gave it."""
 
     born: frozenset[int] | None = None
     given: frozenset[int] = frozenset()
+    threads: str | None = None
     pid: int = 0
 
 
@@ -399,6 +400,7 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
     os.environ.update({**changed, **mark})
     if bound:
         _Memory.pid, _Memory.born, _Memory.given = os.getpid(), born, binding.cpus
+        _Memory.threads = changed.get("OMP_NUM_THREADS")
     return _with_event(binding, request.environ.get("NUMABIND_EVENTS"))
 
 
@@ -416,7 +418,8 @@ def environment(
     torchrun sets OMP_NUM_THREADS=1 for everyone; that counts as no choice under threads="auto".
     """
     chosen = environ.get("OMP_NUM_THREADS", "")
-    if chosen and not (options.threads == "auto" and chosen.strip() == "1"):
+    ours = _Memory.pid == os.getpid() and chosen == _Memory.threads
+    if chosen and not ours and not (options.threads == "auto" and chosen.strip() == "1"):
         return {}
     return {"OMP_NUM_THREADS": str(placement.threads)}
 

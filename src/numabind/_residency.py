@@ -16,8 +16,13 @@ from numabind._errors import MachineError
 from numabind._record import record
 from numabind._sysfs import Root
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from array import array
+
 _CHUNK = 1 << 16  # pages a call: 0.5 MiB of addresses
 _UNTOUCHED = (-2, -14)  # ENOENT, EFAULT
+_ENOMEM = 12
 
 
 @record
@@ -135,12 +140,25 @@ def move_own_pages(nodes: frozenset[int], target: int) -> Moved:
             )
             if not away:
                 continue
-            now = _syscalls.move_pages(away, target)
+            now = _moved_to(away, target)
             stayed = sum(1 for n in now if n not in nodes and n not in _UNTOUCHED)
             left += stayed
             left_private += stayed if mapping.anonymous else 0
             moved += sum(1 for n in now if n in nodes)
     return Moved(moved, left, left_private)
+
+
+def _moved_to(pages: array[int], target: int) -> array[int]:
+    """Move pages; where each is now, or a negative errno."""
+    from numabind import _syscalls
+
+    try:
+        return _syscalls.move_pages(pages, target)
+    except OSError as error:
+        # A node that fills up ends the call half-way (ENOMEM), and its answers say nothing.
+        if error.errno != _ENOMEM:
+            raise
+        return _syscalls.page_nodes(pages)
 
 
 def _mapping_ends() -> dict[int, int]:
