@@ -232,8 +232,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Bind before threads start: numabind run, or bind() first thing in the program.",
     ),
     "threads-unseen": (
-        "Without /proc the other threads of this process can't be found, so only the calling thread "
-        "was bound.",
+        "Without /proc the other threads of this process can't be found, so only the calling "
+        "thread was bound.",
         "Mount /proc, or bind before threads start (numabind run).",
     ),
     "too-few-cores": (

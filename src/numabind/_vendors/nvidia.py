@@ -8,11 +8,11 @@
         Node:      2
         Status:    online
 
-NVML numbers GPUs in PCI bus order, and so do we where only /proc speaks. Like CUDA it leaves out those
-that this process may not open (containers, Slurm's ConstrainDevices), which access(2) tells without
-opening them: the kernel asks the device cgroup there too. nvmlDeviceGetNumaNodeId
-names the GPU's own memory ("only applies to platforms where the GPUs are NUMA nodes", NVML API
-reference), so it never says where host memory should go.
+NVML numbers GPUs in PCI bus order, and so do we where only /proc speaks. Like CUDA it leaves out
+those that this process may not open (containers, Slurm's ConstrainDevices); access(2) tells without
+opening them, since the kernel asks the device cgroup there too. nvmlDeviceGetNumaNodeId names the
+GPU's own memory ("only applies to platforms where the GPUs are NUMA nodes", NVML API reference), so
+it never says where host memory should go.
 """
 
 from __future__ import annotations
