@@ -14,7 +14,7 @@ from numabind._errors import BindError, NumabindError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TextIO
 
     from numabind._machine import Machine
     from numabind._plan import Plan
@@ -55,8 +55,9 @@ RUNNING: dict[str, tuple[str, Any, str]] = {
     "--move-pages": ("move_pages", True, "move memory that was touched before the bind"),
     "--strict": ("strict", True, "exit 1 instead of running a worker that is not in its place"),
     "--quiet": ("quiet", True, "say nothing on success"),
+    "--json": ("json", True, "say what was done as one line of JSON on stderr"),
 }
-_WORKER = ("gpu", "local_rank", "quiet")
+_WORKER = ("gpu", "local_rank", "quiet", "json")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -128,7 +129,7 @@ def run(values: dict[str, Any], command: list[str]) -> int:
     from numabind._plan import make_options
     from numabind._resolve import check_named
 
-    gpu, rank, quiet = (values.pop(name, None) for name in _WORKER)
+    gpu, rank, quiet, as_json = (values.pop(name, None) for name in _WORKER)
     environ = os.environ
     early = _bind.why_not(environ)
     if early is None:
@@ -140,9 +141,12 @@ def run(values: dict[str, Any], command: list[str]) -> int:
             if said.name == "device-not-found":
                 raise UsageError(f"--gpu: {said.cause}. {said.remedy}")
         binding = _bind.apply(planned, request)
-        _say(binding.problems, quiet=False)
-        if binding.bound and not quiet:
-            print(f"numabind: {binding.text}", file=sys.stderr)
+        if as_json:
+            _print_json(binding.as_dict(), sys.stderr, indent=None)
+        else:
+            _say(binding.problems, quiet=False)
+            if binding.bound and not quiet:
+                print(f"numabind: {binding.text}", file=sys.stderr)
     else:
         make_options(values)
         _say((early,), quiet=bool(quiet))
@@ -218,17 +222,18 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 the answer is no, 2 wrong usage; run ends with CMD's.",
     )
     parser.add_argument("--version", action="version", version=f"numabind {__version__}")
+    parser.add_argument("--json", action="store_true", help="machine and plan as JSON")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
 
     show = verbs.add_parser("show", help="the machine: nodes, CPUs, devices, what is allowed")
     _source_flags(show)
-    show.add_argument("--json", action="store_true", help="as JSON (docs/snapshot.md)")
+    _json_flag(show)
 
     plan = verbs.add_parser("plan", help="where each worker would go, and why")
     plan.add_argument("--workers", type=int, metavar="N", help="default: one for each device")
     _table_flags(plan, PLACING)
     _source_flags(plan)
-    plan.add_argument("--json", action="store_true", help="as JSON (docs/snapshot.md)")
+    _json_flag(plan)
     plan.add_argument("--strict", action="store_true", help="exit 1 if a worker can't be placed")
 
     runner = verbs.add_parser(
@@ -248,6 +253,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     snapshot.add_argument("--root", metavar="DIR", help="read a captured tree instead of /")
     return parser
+
+
+def _json_flag(parser: argparse.ArgumentParser) -> None:
+    import argparse
+
+    # No default of its own: it would hide a --json that stands before the verb.
+    text = "as JSON (docs/snapshot.md)"
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=text)
 
 
 def _source_flags(parser: argparse.ArgumentParser) -> None:
@@ -344,16 +357,19 @@ def _print_plan(made: Plan) -> None:
         print(f"\n{said}")
 
 
-def _overview(_parsed: argparse.Namespace, _: list[str]) -> int:
+def _overview(parsed: argparse.Namespace, _: list[str]) -> int:
     import argparse
 
     from numabind._plan import plan
     from numabind._report.text import machine_text
 
     machine, seen = _machine(argparse.Namespace())
+    made = plan(machine, None, seen, **_bind_options())
+    if parsed.json:
+        return _print_json({"machine": machine.as_dict(), "plan": made.as_dict()})
     print(machine_text(machine))
     print()
-    _print_plan(plan(machine, None, seen, **_bind_options()))
+    _print_plan(made)
     return Exit.DONE
 
 
@@ -379,10 +395,10 @@ def _run(parsed: argparse.Namespace, command: list[str]) -> int:
     return run(_given(parsed, {**PLACING, **RUNNING}), command)
 
 
-def _print_json(data: object) -> int:
+def _print_json(data: object, file: TextIO | None = None, indent: int | None = 1) -> int:
     import json
 
-    print(json.dumps(data, indent=1))
+    print(json.dumps(data, indent=indent), file=file)
     return Exit.DONE
 
 
