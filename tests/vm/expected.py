@@ -56,7 +56,9 @@ class Expected:
         cpus = self.nodes[home][0]
         if mode == "socket":
             package = self.socket[min(cpus)]
-            whole = [i for i, (c, _) in enumerate(self.nodes) if c and self.socket[min(c)] == package]
+            whole = [
+                i for i, (c, _) in enumerate(self.nodes) if c and self.socket[min(c)] == package
+            ]
             cpus = frozenset().union(*(self.nodes[i][0] for i in whole))
             memory = whole if set(memory) <= set(whole) else memory
         rivals = [other for other, _ in self.gpus if self.near(other)[0] == [home]]

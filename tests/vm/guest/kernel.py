@@ -50,15 +50,17 @@ class Buffer:
     """Private anonymous memory that is a line of its own in numa_maps."""
 
     def __init__(self, mib):
-        self.map = mmap.mmap(-1, mib << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        # Another flag than its neighbours' keeps the kernel from merging them.
-        self.map.madvise(mmap.MADV_DONTDUMP)
+        self.size = mib << 20
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self.map = mmap.mmap(-1, self.size + 2 * PAGE, flags=flags)
+        # A flag that the pages around it lack keeps the kernel from merging it with others.
+        self.map.madvise(mmap.MADV_DONTDUMP, PAGE, self.size)
         view = ctypes.c_char.from_buffer(self.map)
-        self.start = ctypes.addressof(view)
+        self.start = ctypes.addressof(view) + PAGE
         del view
 
     def touch(self):
-        self.map[::PAGE] = b"x" * (len(self.map) // PAGE)
+        self.map[PAGE : PAGE + self.size : PAGE] = b"x" * (self.size // PAGE)
         return self
 
     def nodes(self):

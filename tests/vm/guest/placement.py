@@ -53,25 +53,29 @@ def warm_up():
 
     numabind.plan(numabind.discover())
     gc.freeze()
+    if len(kernel.gpus()) != 4:  # two-socket keeps its 4 KiB pages
+        with open("/sys/kernel/mm/transparent_hugepage/enabled", "w") as file:
+            file.write("always")
 
 
 def main():
     found = kernel.gpus()
     say(check="machine", gpus=found, cpus=kernel.affinity(), policy=kernel.mempolicy())
     warm_up()
-    for rank, (pci, _) in enumerate(found):
-        # Where there are many like GPUs, the first and the last see everything.
-        every = len(found) <= 4 or rank in (0, len(found) - 1)
-        for mode in MODES:
-            for memory in MEMORY:
-                if every or mode == "node":
-                    # Touching is what costs here: all of it once for each policy and mode.
-                    mib = 64 if mode == "node" or memory == "interleave" else 4
-                    facts = {"gpu": pci, "mode": mode, "memory": memory, "by": "gpu"}
-                    bound(facts, {}, mib, gpu=pci, mode=mode, memory=memory)
+    first = {node: pci for pci, node in reversed(found)}
+    for rank, (pci, node) in enumerate(found):
+        # The first GPU of a node sees everything; of many like nodes, those of the outer ones do.
+        every = first[node] == pci and (len(first) <= 4 or rank in (0, len(found) - 1))
+        for number, mode in enumerate(MODES):
+            # The others see each mode, with a policy each.
+            for memory in MEMORY if every else [MEMORY[(rank + number) % len(MEMORY)]]:
+                # Touching is what costs here: all of it where the memory's place can differ.
+                wide = mode == "node" or (mode == "socket" and "interleave" in memory)
+                facts = {"gpu": pci, "mode": mode, "memory": memory, "by": "gpu"}
+                bound(facts, {}, 64 if wide else 4, gpu=pci, mode=mode, memory=memory)
             facts = {"gpu": pci, "mode": mode, "memory": "prefer", "by": "rank"}
             environ = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(len(found))}
-            bound(facts, {**environ, "NUMABIND_MODE": mode}, 64 if every else 4)
+            bound(facts, {**environ, "NUMABIND_MODE": mode}, 64 if mode == "socket" else 4)
 
 
 main()
