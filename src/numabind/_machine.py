@@ -14,6 +14,7 @@ from numabind._record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
     from typing import Any, NoReturn
 
 SCHEMA = 1
@@ -244,7 +245,7 @@ class _Reader:
             allowed=Allowed(
                 self.ids(allowed, "cpus", "allowed."),
                 self.ids(allowed, "nodes", "allowed."),
-                self.number(allowed, "cpu_quota", "allowed."),
+                self.quota(allowed, "cpu_quota", "allowed."),
             ),
             host=Host(
                 name=self.text(host, "name", "host."),
@@ -269,13 +270,18 @@ class _Reader:
         if len({device.pci for device in machine.devices}) != len(machine.devices):
             self.fail("devices", "lists a PCI address twice")
         for node in machine.nodes:
-            if not node.cpus <= known:
-                extra = format_list(node.cpus - known)
-                self.fail(f"nodes: node {node.id}", f"has CPUs {extra}, which `cpus` lacks")
+            self.within(f"nodes: node {node.id} cpus", node.cpus, known)
+        self.within("allowed.cpus", machine.allowed.cpus, known)
         for device in machine.devices:
+            self.within(f"devices: {device.pci} local_cpus", device.local_cpus or (), known)
             for number in (device.node, *device.near_nodes):
                 if number is not None and number not in nodes:
                     self.fail(f"devices: {device.pci}", f"is on node {number}, which `nodes` lacks")
+
+    def within(self, field: str, cpus: Iterable[int], known: set[int]) -> None:
+        extra = set(cpus) - known
+        if extra:
+            self.fail(field, f"has {format_list(extra)}, which `cpus` lacks")
 
     def node(self, data: dict[str, Any], where: str) -> Node:
         kind = self.text(data, "kind", where) or "cpu"
@@ -382,15 +388,18 @@ class _Reader:
         self, data: dict[str, Any], key: str, where: str, lowest: int = 0
     ) -> int | None:
         value = data.get(key)
-        if value is not None and not (_is_natural(value) or value == lowest):
+        if value is not None and not _is_natural(value, lowest):
             self.fail(f"{where}{key}", f"{value!r:.40} is not a whole number")
         return value
 
-    def number(self, data: dict[str, Any], key: str, where: str) -> float | None:
+    def quota(self, data: dict[str, Any], key: str, where: str) -> float | None:
         value = data.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            self.fail(f"{where}{key}", f"{value!r:.40} is not a number")
-        return value
+        if value is None:
+            return None
+        real = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not real or not 0 < value < 1 << 63:  # also NaN and Infinity, which JSON readers take
+            self.fail(f"{where}{key}", f"{value!r:.40} is not a number of CPUs")
+        return float(value)
 
     def text(self, data: dict[str, Any], key: str, where: str) -> str | None:
         value = data.get(key)
@@ -407,10 +416,13 @@ class _Reader:
     def hexadecimal(self, data: dict[str, Any], key: str, where: str) -> int:
         value = data.get(key, "0x0")
         try:
-            return int(value, 16)
+            number = int(value, 16)
         except (TypeError, ValueError):
+            number = -1
+        if number < 0:
             self.fail(f"{where}{key}", f'{value!r:.40} is not a number such as "0x10de"')
+        return number
 
 
-def _is_natural(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+def _is_natural(value: object, lowest: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value < 1 << 63

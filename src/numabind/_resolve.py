@@ -90,10 +90,10 @@ def seat_of_rank(
         else:
             cause = "no function of a GPU or accelerator is on the PCI bus"
         return Seat(local_rank, None, (problem("no-device", cause),))
-    if len(handles) == 1:
-        return Seat(local_rank, handles[0], seen.problems)
     if not seen.ordered:
         return Seat(local_rank, None, seen.problems)
+    if len(handles) == 1:
+        return Seat(local_rank, handles[0], seen.problems)
     if local_rank is None:
         said = problem("no-local-rank", f"{len(handles)} devices are visible")
         return Seat(None, None, (said,))
@@ -134,6 +134,4 @@ def seats_of_all(
             f"{workers} workers for {count} visible devices: start at most {count}, or say how to "
             "share with --share block or --share cyclic"
         )
-    if count == 1 and workers == 1:
-        return (Seat(0, seen.handles[0], seen.problems),)
     return tuple(seat_of_rank(machine, seen, rank, workers, share) for rank in range(workers))

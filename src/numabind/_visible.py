@@ -144,7 +144,7 @@ def _select(value: str, devices: tuple[Device, ...]) -> tuple[tuple[Handle, ...]
 
 
 def _one(entry: str, devices: tuple[Device, ...]) -> Handle | None:
-    if entry.isascii() and entry.isdigit():
+    if entry.isascii() and entry.isdigit() and len(entry) < 10:
         number = int(entry)
         return Handle(devices[number]) if number < len(devices) else None
     return find_uuid(entry, devices)
