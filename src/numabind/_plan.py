@@ -151,7 +151,7 @@ def plan_seats(
     """Place workers whose devices are known.
 
     `local_size` tells how many workers the machine has when `seats` are not all of them; the unseen
-    ones count against the thread budget as if each had a GPU of its own.
+    ones count against the thread budget as if dealt over the GPUs, each first a GPU of its own.
     """
     here = _Planner(machine, options)
     placements = [here.placement(seat) for seat in seats]
@@ -459,7 +459,11 @@ class _Planner:
         ]
         others = [device for device in self.physical if device.pci not in seen]
         others.sort(key=lambda device: self.place(device) not in mine)
-        return [self.placement(Seat(None, Handle(device))).cpus for device in others[:count]]
+        devices = [*others, *(seat.handle.device for seat in seats if seat.handle)]
+        if not devices:
+            return [self.placement(seats[0]).cpus] * count
+        rounds = (devices[i % len(devices)] for i in range(count))
+        return [self.placement(Seat(None, Handle(device))).cpus for device in rounds]
 
     def sharers(self, used: list[frozenset[int]]) -> dict[int, int]:
         """How many of these sets hold each physical core, by the core's lowest CPU here."""
