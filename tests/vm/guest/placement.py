@@ -67,8 +67,13 @@ def main():
         # The first GPU of a node sees everything; of many like nodes, those of the outer ones do.
         every = first[node] == pci and (len(first) <= 4 or rank in (0, len(found) - 1))
         for number, mode in enumerate(MODES):
-            # The others see each mode, with a policy each.
-            for memory in MEMORY if every else [MEMORY[(rank + number) % len(MEMORY)]]:
+            policies = MEMORY
+            if not every:
+                policies = [MEMORY[(rank + number) % len(MEMORY)]]
+            elif number > 1 and len(found) not in (3, 4):
+                # These modes have the memory of mode node: all of it on two-socket and snc2-smt.
+                policies = MEMORY[:2]
+            for memory in policies:
                 # Touching is what costs here: all of it where the memory's place can differ.
                 wide = mode == "node" or (mode == "socket" and "interleave" in memory)
                 facts = {"gpu": pci, "mode": mode, "memory": memory, "by": "gpu"}
