@@ -107,7 +107,8 @@ def parse_size(text: str) -> int:
 
 def parse_distances(text: str) -> tuple[int, ...]:
     """A node's distance line, "10 21". ValueError for anything but numbers."""
-    return tuple(int(word) for word in text.split())
+    distances = tuple(int(word) for word in text.split())
+    return distances if min(distances, default=0) >= 0 else (_no("a negative distance"),)
 
 
 def parse_meminfo(text: str) -> int:
