@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# Set for what a bound process starts: "PID BORN-CPUS DEVICE". The same PID is this process after
-# exec; another is a child of a bound worker.
+# Set for what a bound process starts: "PID BORN-CPUS DEVICE THREADS". The same PID is this process
+# after exec; another is a child of a bound worker. THREADS is the OMP_NUM_THREADS we set, or "-".
 MARK = "NUMABIND_BOUND"
+OMP = "OMP_NUM_THREADS"
 _SETTINGS = {"NUMABIND_MODE": "mode", "NUMABIND_MEMORY": "memory", "NUMABIND_STRICT": "strict"}
 
 
@@ -138,20 +139,12 @@ class Request:
 
 @record
 class _Mark:
-    """What MARK says: who was bound, the mask it was born with, and to which device."""
+    """What MARK says: who was bound, the mask it was born with, to which device, our threads."""
 
     pid: int
     born: frozenset[int]
     device: str
-
-
-class _Memory:
-    """What this process must remember between binds: its mask at birth, and what they gave it."""
-
-    born: frozenset[int] | None = None
-    given: frozenset[int] = frozenset()
-    threads: str | None = None
-    pid: int = 0
+    threads: str
 
 
 def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) -> Binding:
@@ -187,7 +180,7 @@ def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) 
             else problem("bad-setting", str(error))
         )
         binding = unbound(said)
-        if given.strict:
+        if options.get("strict", environ.get("NUMABIND_STRICT", "").strip() == "1"):
             _log_problems(binding.problems)
             raise BindError(binding.problems) from error
     _log_problems(binding.problems)
@@ -267,10 +260,9 @@ def prepare(request: Request) -> tuple[Machine, Placement]:
     if _needs_runtime(machine, request):
         machine = discover_here(environ, replace(questions, runtime=True))
     mark = read_mark(environ)
-    born = _born(mark)
-    if born is not None:
+    if mark is not None:
         online = frozenset(cpu.id for cpu in machine.cpus)
-        machine = replace(machine, allowed=replace(machine.allowed, cpus=born & online))
+        machine = replace(machine, allowed=replace(machine.allowed, cpus=mark.born & online))
     seat, local_size = seat_of(machine, request)
     placement = plan_seats(machine, (seat,), options, local_size).placements[0]
     about_me = tuple(p for p in machine.problems if _concerns(p, placement))
@@ -320,22 +312,15 @@ def read_mark(environ: Mapping[str, str]) -> _Mark | None:
     """What an earlier numabind (before exec, or the parent) left; None if nothing usable."""
     words = environ.get(MARK, "").split()
     try:
-        pid, born, device = words
-        return _Mark(int(pid), parse_list(born), device)
+        pid, born, device, threads = words
+        return _Mark(int(pid), parse_list(born), device, threads)
     except ValueError:
         return None
 
 
-def make_mark(placement: Placement, born: frozenset[int]) -> str:
+def make_mark(placement: Placement, born: frozenset[int], threads: str | None) -> str:
     """The value of MARK for what this process becomes or starts."""
-    return f"{os.getpid()} {format_list(born)} {placement.device or '-'}"
-
-
-def _born(mark: _Mark | None) -> frozenset[int] | None:
-    """The mask this process was born with, if an earlier bind changed it since."""
-    if _Memory.pid == os.getpid():
-        return _Memory.born
-    return mark.born if mark is not None else None
+    return f"{os.getpid()} {format_list(born)} {placement.device or '-'} {threads or '-'}"
 
 
 def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
@@ -346,7 +331,7 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
     machine, placement = planned
     options = request.options
     born = machine.allowed.cpus
-    ours = _Memory.given if _Memory.pid == os.getpid() else _given_before(request.environ)
+    ours = _given_before(read_mark(request.environ))
     inherited = any(p.name == "inherited" for p in placement.problems)
     threads = _apply.Threads()
     if placement.bound:
@@ -367,7 +352,7 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
     wrong = ("cpus-not-allowed", "affinity-denied")
     bound = placement.bound and not any(p.name in wrong for p in threads.problems)
     changed = {} if inherited or not bound else environment(placement, options, request.environ)
-    mark = {MARK: make_mark(placement, born)} if bound else {}
+    mark = {MARK: make_mark(placement, born, changed.get(OMP))} if bound else {}
     undo = Undo(
         os.getpid(),
         threads.before,
@@ -398,16 +383,14 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
         binding.restore()
         raise BindError(binding.misplacing)
     os.environ.update({**changed, **mark})
-    if bound:
-        _Memory.pid, _Memory.born, _Memory.given = os.getpid(), born, binding.cpus
-        _Memory.threads = changed.get("OMP_NUM_THREADS")
     return _with_event(binding, request.environ.get("NUMABIND_EVENTS"))
 
 
-def _given_before(environ: Mapping[str, str]) -> frozenset[int]:
-    """The mask that a bind before exec gave this process: its main thread's, if so marked."""
-    mark = read_mark(environ)
-    return frozenset(os.sched_getaffinity(os.getpid())) if mark is not None else frozenset()
+def _given_before(mark: _Mark | None) -> frozenset[int]:
+    """The mask that an earlier bind gave this process, also before exec: its main thread's."""
+    if mark is None or mark.pid != os.getpid():
+        return frozenset()
+    return frozenset(os.sched_getaffinity(mark.pid))
 
 
 def environment(
@@ -417,11 +400,12 @@ def environment(
 
     torchrun sets OMP_NUM_THREADS=1 for everyone; that counts as no choice under threads="auto".
     """
-    chosen = environ.get("OMP_NUM_THREADS", "")
-    ours = _Memory.pid == os.getpid() and chosen == _Memory.threads
+    chosen = environ.get(OMP, "")
+    mark = read_mark(environ)
+    ours = mark is not None and chosen == mark.threads
     if chosen and not ours and not (options.threads == "auto" and chosen.strip() == "1"):
         return {}
-    return {"OMP_NUM_THREADS": str(placement.threads)}
+    return {OMP: str(placement.threads)}
 
 
 def _with_event(binding: Binding, path: str | None) -> Binding:

@@ -145,7 +145,7 @@ def run(values: dict[str, Any], command: list[str]) -> int:
             _print_json(binding.as_dict(), sys.stderr, indent=None)
         else:
             _say(binding.problems, quiet=False)
-            if binding.bound and not quiet:
+            if not quiet:
                 print(f"numabind: {binding.text}", file=sys.stderr)
     else:
         make_options(values)

@@ -80,7 +80,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "cpus-not-allowed": (
         "None of the CPUs near the GPU may be used: the affinity this process was born with, or "
-        "its cpuset, leaves them all out. The mask stays as it was.",
+        "its cpuset, leaves them all out. The mask stays as it was; the memory policy is set to "
+        "the GPU's node all the same, which is where copies want it.",
         "Ask the scheduler for CPUs on the GPU's node (Slurm: --cpus-per-gpu with --gpu-bind, or "
         "--exclusive; Kubernetes: Topology Manager single-numa-node; Docker: --cpuset-cpus).",
     ),
