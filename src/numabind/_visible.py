@@ -109,9 +109,10 @@ def _cuda_order(
     """
     order = environ.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST").strip().upper()
     models = {(device.vendor_id, device.device_id) for device in devices}
-    if order == "PCI_BUS_ID" or len(devices) == 1 or (len(models) == 1 and (0, 0) not in models):
+    unread = any(device_id == 0 for _, device_id in models)
+    if order == "PCI_BUS_ID" or len(devices) == 1 or (len(models) == 1 and not unread):
         return True, ()
-    if any(device_id == 0 for _, device_id in models):
+    if unread:
         return True, (problem("device-order-assumed", "sysfs does not name the GPUs' models"),)
     names = sorted({d.name or f"{d.vendor_id:04x}:{d.device_id:04x}" for d in devices})
     return False, (
