@@ -44,17 +44,21 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nvml_stub.build(tmp_path_factory.mktemp("nvml"))
 
 
-def ask(library: Path, description: str) -> dict[str, dict[str, object]]:
+def run(library: Path, description: str, code: str) -> object:
     file = library.with_name("gpus.txt")
     file.write_text(description)
     done = subprocess.run(
-        [sys.executable, "-c", ASK],
+        [sys.executable, "-c", code],
         env={**os.environ, "LD_LIBRARY_PATH": str(library.parent), "NVML_STUB_GPUS": str(file)},
         capture_output=True,
         text=True,
         check=True,
     )
-    answer = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def ask(library: Path, description: str) -> dict[str, dict[str, object]]:
+    answer = run(library, description, ASK)
     assert isinstance(answer, dict)
     return answer
 
@@ -121,6 +125,67 @@ def test_a_broken_description_does_not_crash_the_stub(library: Path, text: str) 
     assert done.stdout.strip() in (b"0", b"1")
 
 
+IDENTIFY = """
+import json
+from numabind._machine import Device, Node
+from numabind._pci import place
+from numabind._sysfs import Root
+from numabind._vendors import identify
+online = frozenset(range(6))
+nodes = tuple(Node(n, frozenset({2 * n, 2 * n + 1})) for n in range(3))
+lost = Device("0000:17:00.0", "nvidia", numa_node=-1, local_cpus=online)
+known = identify(Root("/"), (lost,), True)
+near = known.driver_nodes.get(lost.pci)
+placed, _ = place(known.devices[0], nodes, online, near)
+print(json.dumps([placed.uuid, placed.memory_node, placed.node, placed.node_source,
+                  [p.name for p in known.problems]]))
+"""
+IDENTIFIED = {
+    "NVML's memory affinity": (H100.replace("0x1", "0x2"), ["GPU-aa", None, 1, "nvml", []]),
+    "beside the GPU's own node": (
+        H100.replace("affinity=0x1", "affinity=0x1 node=2"),
+        ["GPU-aa", 2, 0, "nvml", []],
+    ),
+    "the GPU's own node alone says nothing": (
+        H100.replace("affinity=0x1", "affinity=0x0 node=2"),
+        ["GPU-aa", 2, None, None, []],
+    ),
+    "every node says nothing": (H100.replace("0x1", "0x7"), ["GPU-aa", None, None, None, []]),
+    "NVML lists another GPU": (
+        H100.replace(":17:", ":18:"),
+        [None, None, None, None, []],
+    ),
+    "NVML does not answer": ("fail nvmlInit 9", [None, None, None, None, ["nvml-unavailable"]]),
+}
+
+
+@pytest.mark.parametrize(("description", "wanted"), IDENTIFIED.values(), ids=IDENTIFIED)
+def test_a_gpu_that_firmware_does_not_place(library: Path, description: str, wanted: list) -> None:
+    assert run(library, description, IDENTIFY) == wanted
+
+
+@pytest.mark.parametrize(
+    ("module", "cause"),
+    [
+        pytest.param("None", "nvidia-ml-py is not installed", id="none"),
+        pytest.param("sys", "not the one of nvidia-ml-py", id="another of that name"),
+    ],
+)
+def test_without_nvidia_ml_py_it_is_said(module: str, cause: str) -> None:
+    code = f"""
+import sys
+sys.modules["pynvml"] = {module}
+from numabind._vendors.nvidia import read_nvml
+try:
+    read_nvml()
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("NvmlUnavailableError")
+    assert cause in done.stdout
+
+
 def test_nvmls_memory_affinity_places_a_gpu_that_firmware_does_not() -> None:
     nodes = (Node(0, frozenset({0, 1})), Node(1, frozenset({2, 3})))
     online = frozenset(range(4))
@@ -163,3 +228,39 @@ def test_a_uuid_that_the_driver_has_not_read_yet_is_unknown(tmp_path: Path) -> N
         "Model: \t\t Unknown\nGPU UUID: \t GPU-????????-????-????-????-????????????\n"
     )
     assert read_proc(Root(str(tmp_path)))["0000:17:00.0"].uuid is None
+
+
+PROC = {
+    "nothing but the directory": ({}, (None, 0, None, None, None)),
+    "whole": (
+        {
+            "information": "Model: \t\t H100\nGPU UUID: \t GPU-1\nDevice Minor: \t 3\n",
+            "numa_status": "Node:      2\nStatus:    online\n",
+        },
+        ("GPU-1", 0, 3, "H100", 2),
+    ),
+    "excluded": (
+        {"information": "Device Minor: 0\nGPU Excluded:\t Yes\n"},
+        (None, None, 0, None, None),
+    ),
+    "no memory node": ({"numa_status": "Node:      -1\n"}, (None, 0, None, None, None)),
+    "garbage": (
+        {"information": "x\nDevice Minor: y\n", "numa_status": "z"},
+        (None, 0, None, None, None),
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "wanted"), PROC.values(), ids=PROC)
+def test_what_proc_says_of_a_gpu(tmp_path: Path, files: dict[str, str], wanted: tuple) -> None:
+    base = tmp_path / "proc/driver/nvidia/gpus/0000:17:00.0"
+    base.mkdir(parents=True)
+    (base.parent / "not-a-gpu").mkdir()
+    for name, text in files.items():
+        (base / name).write_text(text)
+    (fact,) = read_proc(Root(str(tmp_path))).values()
+    assert (fact.uuid, fact.index, fact.minor, fact.name, fact.memory_node) == wanted
+
+
+def test_without_the_driver_proc_says_nothing(tmp_path: Path) -> None:
+    assert read_proc(Root(str(tmp_path))) == {}

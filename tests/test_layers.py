@@ -1,0 +1,65 @@
+"""One direction: a module imports only modules above it in this list, wherever in its text."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src/numabind"
+ORDER = [
+    *("_record", "_cpulist", "_problems", "_errors", "_machine", "_sysfs", "_pci"),
+    *("_vendors", "_vendors.nvidia", "_vendors.amd", "_visible", "_worker", "_discover"),
+    *("_resolve", "_plan", "_syscalls", "_residency", "_apply", "_bind"),
+    *("_report", "_report.text", "_cli", "__main__"),
+]
+# The vendors' dispatcher names its readers and loads one when there is a device for it.
+DISPATCHERS = {"_vendors": {"_vendors", "_vendors.nvidia", "_vendors.amd"}}
+LONGEST = 500
+FILES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in SOURCE.rglob("*.py")
+}
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of numabind that a file imports, TYPE_CHECKING blocks left out."""
+    tree = ast.parse(path.read_text())
+    typing = [
+        n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)
+    ]
+    skipped = {id(inner) for block in typing for n in block.body for inner in ast.walk(n)}
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name for name in inside if name.removeprefix("numabind.") in FILES}
+            found.add(str(node.module))
+    return {name.removeprefix("numabind.") for name in found if name.startswith("numabind.")}
+
+
+def test_the_list_is_whole() -> None:
+    assert set(FILES) - {"__init__"} == set(ORDER)
+
+
+@pytest.mark.parametrize("module", ORDER)
+def test_imports_go_upwards(module: str) -> None:
+    above = set(ORDER[: ORDER.index(module)]) | DISPATCHERS.get(module, set())
+    assert imported(FILES[module]) <= above
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_files_stay_short(module: str) -> None:
+    assert len(FILES[module].read_text().splitlines()) <= LONGEST
+
+
+def test_importing_numabind_imports_nothing_of_it() -> None:
+    tree = ast.parse(FILES["__init__"].read_text())
+    names = {n.module for n in tree.body if isinstance(n, ast.ImportFrom)}
+    assert names == {"__future__"}
