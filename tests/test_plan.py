@@ -239,6 +239,13 @@ def test_no_device_on_one_node_is_no_problem() -> None:
     assert (found.device, names(found)) == (None, ["one-node"])
 
 
+def test_a_map_cannot_send_memory_to_a_gpu() -> None:
+    where = machine("gb200")
+    first = replace(where.devices[0], node=None, near_nodes=(0, 2), node_source="map")
+    (found, *_) = plan(replace(where, devices=(first, *where.devices[1:]))).placements
+    assert (format_list(found.memory_nodes), names(found)) == ("0", ["memory-lent"])
+
+
 def test_cpus_and_memory_that_are_cut_are_said() -> None:
     found = plan(allow(machine("two_socket"), "0-7", "1")).placements[0]
     assert (format_list(found.cpus), found.bound) == ("0-7", True)

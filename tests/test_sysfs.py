@@ -256,7 +256,7 @@ CGROUPS = {
     ),
     "only the mounted root": (
         "0::/../../b\n",
-        {"cpu.max": "100000 100000", "b/cpu.max": "1 1"},
+        {"cpu.max": "100000 100000", "../cpu.max": "1 2"},
         1.0,
     ),
     "version 1": (
