@@ -38,6 +38,15 @@ def test_a_map_overrides_the_firmware(sparse: Path) -> None:
     assert found.problems == ()
 
 
+def test_a_map_key_that_begins_several_uuids_is_refused(tmp_path: Path) -> None:
+    shape = SHAPES["sparse"]
+    twins = tuple(changed(gpu, uuid=f"GPU-5d0c{i}") for i, gpu in enumerate(shape.gpus))
+    root = build(changed(shape, gpus=twins), tmp_path)
+    with pytest.raises(UsageError, match=f"names {len(twins)} GPUs"):
+        mapped(root, "GPU-5d0c nodes=0\n")
+    assert mapped(root, "GPU-5d0c1 nodes=0\n").devices[1].node == 0
+
+
 def test_lines_of_a_map_that_name_nothing_are_said(sparse: Path) -> None:
     found = mapped(sparse, "0000:99:00.0 nodes=0\n0000:17:00.0 nodes=0\n17:00.0 nodes=2\n")
     assert [p.name for p in found.problems] == ["map-unmatched", "map-unmatched"]

@@ -107,6 +107,8 @@ BROKEN = {
     "offline CPUs": ("offline_cpus", 3, "offline_cpus"),
     "no devices": ("devices", DELETE, "devices"),
     "device without address": ("devices.0.pci", DELETE, "devices[0].pci"),
+    "device with no address": ("devices.0.pci", "gpu0", "devices[0].pci"),
+    "device twice in another spelling": ("devices.1.pci", "00000000:17:00.0", "devices"),
     "device twice": ("devices.1.pci", "0000:17:00.0", "devices"),
     "device class a number": ("devices.0.pci_class", 3, "devices[0].pci_class"),
     "device class not hexadecimal": ("devices.0.pci_class", "gpu", "devices[0].pci_class"),

@@ -154,6 +154,8 @@ BAD_LINES = {
     "three words": "0000:17:00.0 nodes=0 cpus=1",
     "empty": "0000:17:00.0 nodes=",
     "not a list": "0000:17:00.0 cpus=0-",
+    "no device's name": "gpu0 nodes=0",
+    "an empty UUID": "GPU- nodes=0",
 }
 
 

@@ -14,7 +14,8 @@ from machines.spec import GpuSpec
 from numabind import UsageError, plan
 from numabind._cpulist import format_list, parse_list
 from numabind._machine import Partition
-from numabind._plan import MEMORY, MODES, Options, plan_seats
+from numabind._options import MEMORY, MODES, Options
+from numabind._plan import plan_seats
 from numabind._record import replace
 from numabind._resolve import seat_of_rank
 from numabind._visible import visible

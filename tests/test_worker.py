@@ -50,7 +50,11 @@ ROWS = {
     ),
     "empty is not set": ({"LOCAL_RANK": "", **SLURM}, 1, 4, "Slurm", []),
     "spaces": ({"LOCAL_RANK": " 2 "}, 2, None, "torchrun", []),
-    "size is no number": ({**TORCHRUN, "LOCAL_WORLD_SIZE": "all"}, 3, None, "torchrun", []),
+    "torchrun in a batch script": (
+        {**TORCHRUN, "SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "8"},
+        *(3, 8, "torchrun", []),
+    ),
+    "a batch script itself": ({"SLURM_LOCALID": "0"}, 0, None, "Slurm", []),
     "outer launcher of one task": (
         {**TORCHRUN, "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1"},
         *(3, 8, "torchrun", []),
@@ -104,6 +108,13 @@ def test_a_disagreement_names_both_variables() -> None:
 def test_a_rank_that_is_no_number_is_named(variable: str, value: str) -> None:
     with pytest.raises(UsageError, match=variable):
         detect({variable: value})
+
+
+@pytest.mark.parametrize("variable", ["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"])
+def test_a_size_that_is_no_number_is_named(variable: str) -> None:
+    rank = next(rank for _, rank, sizes in LAUNCHERS if variable in sizes)
+    with pytest.raises(UsageError, match=variable):
+        detect({rank: "0", variable: "all"})
 
 
 NAMES = [name for _, rank, sizes in LAUNCHERS for name in (rank, *sizes)]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from numabind._discover import discover
     from numabind._errors import BindError, MachineError, NumabindError, UsageError
     from numabind._machine import Allowed, Cpu, Device, Host, Machine, Node, Partition
-    from numabind._plan import Options, Placement, Plan, plan
+    from numabind._options import Options
+    from numabind._plan import Placement, Plan, plan
     from numabind._problems import Problem
 
 __all__ = [
@@ -49,7 +50,8 @@ _WHERE = {
     "_discover": ("discover",),
     "_errors": ("BindError", "MachineError", "NumabindError", "UsageError"),
     "_machine": ("Allowed", "Cpu", "Device", "Host", "Machine", "Node", "Partition"),
-    "_plan": ("Options", "Placement", "Plan", "plan"),
+    "_options": ("Options",),
+    "_plan": ("Placement", "Plan", "plan"),
     "_problems": ("Problem",),
 }
 

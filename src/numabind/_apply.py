@@ -10,8 +10,11 @@ from numabind._errors import MachineError
 from numabind._plan import Placement
 from numabind._problems import Problem, problem
 from numabind._record import record
-from numabind._residency import Moved, bytes_by_node, move_own_pages, read_numa_maps, resident_bytes
 from numabind._sysfs import Root
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from numabind._residency import Moved
 
 _EPERM, _EACCES, _EINVAL, _ENOSYS, _ESRCH = 1, 13, 22, 38, 3
 # Above this, counting a process's pages takes longer than a start-up should.
@@ -231,6 +234,8 @@ def move_touched(placement: Placement) -> tuple[Moved | None, tuple[Problem, ...
         return None, ()
     own = placement.node
     target = own if own is not None and own in nodes else min(nodes)
+    from numabind._residency import move_own_pages
+
     try:
         moved = move_own_pages(nodes, target)
     except MachineError as error:
@@ -248,6 +253,8 @@ def private_bytes_elsewhere(nodes: frozenset[int]) -> int | None:
 
     Counting walks all page tables, so it is left out above 4 GiB resident.
     """
+    from numabind._residency import bytes_by_node, read_numa_maps, resident_bytes
+
     resident = resident_bytes()
     if not nodes or resident is None or resident > _COUNT_BELOW:
         return None

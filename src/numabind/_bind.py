@@ -10,7 +10,8 @@ from numabind._cpulist import format_list, parse_list
 from numabind._discover import Questions, discover_here, readable_or_problem
 from numabind._errors import BindError, MachineError, UsageError
 from numabind._machine import Machine
-from numabind._plan import Options, Placement, make_options, plan_seats
+from numabind._options import Options, make_options, options_of
+from numabind._plan import Placement, plan_seats
 from numabind._problems import HARMLESS, NOTES, Problem, problem
 from numabind._record import record, replace
 from numabind._resolve import Seat, check_named, find_gpu, seat_of_rank
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 # after exec; another is a child of a bound worker. THREADS is the OMP_NUM_THREADS we set, or "-".
 MARK = "NUMABIND_BOUND"
 OMP = "OMP_NUM_THREADS"
-_SETTINGS = {"NUMABIND_MODE": "mode", "NUMABIND_MEMORY": "memory", "NUMABIND_STRICT": "strict"}
 
 
 @record
@@ -224,29 +224,6 @@ def unbound(said: Problem) -> Binding:
         threads=None,
         problems=(said,),
     )
-
-
-def options_of(environ: Mapping[str, str]) -> dict[str, Any]:
-    """What NUMABIND_MODE, NUMABIND_MEMORY and NUMABIND_STRICT ask for.
-
-    UsageError names the variable if its value can't be used.
-    """
-    found: dict[str, Any] = {}
-    for variable, name in _SETTINGS.items():
-        text = environ.get(variable, "").strip()
-        if not text:
-            continue
-        value: Any = text
-        if name == "strict":
-            if text not in ("0", "1"):
-                raise UsageError(f"{variable}={text!r:.60}: use 1 or 0")
-            value = text == "1"
-        try:
-            make_options({name: value})
-        except UsageError as error:
-            raise UsageError(f"{variable}: {error}") from None
-        found[name] = value
-    return found
 
 
 def prepare(request: Request) -> tuple[Machine, Placement]:

@@ -126,7 +126,7 @@ def lean_run(  # noqa: C901 (one loop over words)
 def run(values: dict[str, Any], command: list[str]) -> int:
     """Bind this process and become the command: same pid, its signals, its exit code."""
     from numabind import _bind
-    from numabind._plan import make_options
+    from numabind._options import make_options, options_of
     from numabind._resolve import check_named
 
     gpu, rank, quiet, as_json = (values.pop(name, None) for name in _WORKER)
@@ -134,7 +134,7 @@ def run(values: dict[str, Any], command: list[str]) -> int:
     early = _bind.why_not(environ)
     if early is None:
         check_named(gpu, rank)
-        options = make_options({**_bind.options_of(environ), **values})
+        options = make_options({**options_of(environ), **values})
         request = _bind.Request(options, environ, gpu, rank)
         planned = _bind.prepare(request)
         for said in planned[1].problems:
@@ -341,7 +341,7 @@ def _plan(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _bind_options() -> dict[str, Any]:
-    from numabind._bind import options_of
+    from numabind._options import options_of
 
     found = options_of(os.environ)
     found.pop("strict", None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
+from numabind._address import parse_address
 from numabind._cpulist import format_list
 from numabind._errors import MachineError, UsageError
 from numabind._machine import Allowed, Device, Machine, Node
-from numabind._pci import Override, parse_address, parse_map, place, read_devices
+from numabind._pci import Override, parse_map, place, read_devices
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._sysfs import (
@@ -130,6 +131,11 @@ def _placed(
         problems += said
     for override in questions.overrides:
         _check_override(override, nodes, online)
+        named = [d.pci for d in devices if find_override(d, (override,)) is not None]
+        if len(named) > 1:
+            raise UsageError(
+                f"NUMABIND_MAP: {override.key} names {len(named)} GPUs: give all of it"
+            )
         if override not in used:
             cause = f"NUMABIND_MAP has a line for {override.key}, which no device here answers to"
             problems.append(problem("map-unmatched", cause))

@@ -6,6 +6,7 @@ lists there ("0-3,8") and `frozenset[int]` here.
 
 from __future__ import annotations
 
+from numabind._address import parse_address
 from numabind._cpulist import format_list, parse_list
 from numabind._errors import MachineError
 from numabind._problems import Problem
@@ -308,9 +309,10 @@ class _Reader:
         near = data.get("near_nodes", [])
         if not isinstance(near, list) or not all(_is_natural(n) for n in near):
             self.fail(f"{where}near_nodes", "is not a list of node numbers")
-        pci = self.text(data, "pci", where)
-        if not pci:
-            self.fail(f"{where}pci", "is missing")
+        try:
+            pci = str(parse_address(self.text(data, "pci", where) or ""))
+        except ValueError as error:
+            self.fail(f"{where}pci", f"is no PCI address: {error}")
         local = None if data.get("local_cpus") is None else self.ids(data, "local_cpus", where)
         return Device(
             pci=pci,

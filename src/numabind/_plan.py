@@ -7,11 +7,11 @@ PyTorch's; docs/placement.md lists the differences.
 from __future__ import annotations
 
 from numabind._cpulist import format_list
-from numabind._errors import UsageError
 from numabind._machine import Cpu, Device, Machine, Node
+from numabind._options import Options, make_options
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
-from numabind._resolve import SHARES, Seat, seats_of_all
+from numabind._resolve import Seat, seats_of_all
 from numabind._visible import Handle, Visible, present_devices, worker_devices
 
 TYPE_CHECKING = False
@@ -19,49 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-MODES = ("node", "socket", "exclusive", "core-complex")
-MEMORY = ("prefer", "bind", "local", "interleave", "weighted-interleave", "none")
 SCHEMA = 1
-
-
-@record
-class Options:
-    """How to place workers, and how to apply a placement.
-
-    mode: "node", all allowed CPUs of the GPU's node; "socket", of all nodes of its package;
-    "exclusive", the node's cores dealt over its GPUs; "core-complex", one L3 group of the node.
-    memory: "prefer" the node, spill when it is full; "bind", the process is killed when it is
-    full; "local", "interleave", "weighted-interleave", or "none" to leave the policy alone.
-    smt: False takes the first sibling of each core. reserve: cores of each node left to the system.
-    share: "block" or "cyclic" when there are more workers than devices. threads: "keep" a user's
-    OMP_NUM_THREADS, or "auto" to replace a launcher's blanket 1. move_pages: move what was touched
-    before. strict: raise BindError instead of warning.
-    """
-
-    mode: str = "node"
-    memory: str = "prefer"
-    smt: bool = True
-    reserve: int = 0
-    share: str | None = None
-    threads: str = "keep"
-    move_pages: bool = False
-    strict: bool = False
-
-    def checked(self) -> Options:
-        """Itself; UsageError, naming the option and its values, if one can't be used."""
-        _choice("mode", self.mode, MODES)
-        _choice("memory", self.memory, MEMORY)
-        _choice("share", self.share, (None, *SHARES))
-        _choice("threads", self.threads, ("keep", "auto"))
-        if self.reserve < 0:
-            raise UsageError(f"reserve must be 0 or more cores, not {self.reserve!r}")
-        return self
-
-
-def _choice(name: str, value: str | None, known: tuple[str | None, ...]) -> None:
-    if value not in known:
-        names = ", ".join(str(k) for k in known if k is not None)
-        raise UsageError(f"{name} {value!r} is not known: choose one of {names}")
 
 
 @record
@@ -134,15 +92,6 @@ def plan(
         seen = Visible(tuple(Handle(d) for d in present_devices(worker_devices(machine))))
     seats = seats_of_all(machine, seen, workers, chosen.share)
     return plan_seats(machine, seats, chosen)
-
-
-def make_options(values: dict[str, Any]) -> Options:
-    """Options from keyword arguments; UsageError for an unknown name or value."""
-    unknown = [name for name in values if name not in Options().__dict__]
-    if unknown:
-        known = ", ".join(Options().__dict__)
-        raise UsageError(f"no option is called {unknown[0]!r}: there are {known}")
-    return Options(**values).checked()
 
 
 def plan_seats(

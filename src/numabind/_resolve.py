@@ -6,14 +6,12 @@ An explicit GPU beats the local rank. A process that sees one device has that on
 
 from __future__ import annotations
 
+from numabind._address import parse_address
 from numabind._errors import UsageError
 from numabind._machine import Machine
-from numabind._pci import parse_address
 from numabind._problems import Problem, problem
 from numabind._record import record
 from numabind._visible import Handle, Visible, find_uuid, worker_devices
-
-SHARES = ("block", "cyclic")
 
 
 @record

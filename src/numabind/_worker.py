@@ -57,6 +57,9 @@ def detect(environ: Mapping[str, str]) -> Worker:
         found.append((launcher, variable, rank, size))
     if not found:
         return Worker()
+    if len(found) > 1 and not any(name.startswith("SLURM_STEP_") for name in environ):
+        # sbatch gives its script SLURM_LOCALID=0: that is a script, not one of several tasks.
+        found = [entry for entry in found if entry[0] != "Slurm" or entry[2] != 0]
     several = [entry for entry in found if entry[3] != 1] or found[:1]
     launcher, variable, rank, size = several[0]
     problems = []
@@ -87,8 +90,10 @@ def _number(environ: Mapping[str, str], variable: str) -> int:
 
 def _size(environ: Mapping[str, str], variable: str) -> int | None:
     """A local size; Slurm's "4(x2),3" counts if all nodes of the step have the same number."""
-    parts = {part.partition("(")[0] for part in environ[variable].split(",")}
-    text = parts.pop().strip()
-    if parts or not (text.isascii() and text.isdigit() and len(text) < 10):
-        return None
-    return int(text) or None
+    parts = {part.partition("(")[0].strip() for part in environ[variable].split(",")}
+    for text in parts:
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise UsageError(
+                f"{variable}={environ[variable]!r:.60} is no number of workers: unset or correct it"
+            )
+    return int(parts.pop()) or None if len(parts) == 1 else None

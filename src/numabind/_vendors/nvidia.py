@@ -17,8 +17,8 @@ it never says where host memory should go.
 
 from __future__ import annotations
 
+from numabind._address import bus_order, parse_address
 from numabind._machine import Device, Partition
-from numabind._pci import bus_order, parse_address
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._sysfs import NVIDIA, Root, parse_number, parse_status
