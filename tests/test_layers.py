@@ -11,7 +11,8 @@ SOURCE = Path(__file__).parent.parent / "src/numabind"
 ORDER = [
     *("_record", "_address", "_cpulist", "_problems", "_errors", "_machine", "_sysfs", "_pci"),
     *("_vendors", "_vendors.nvidia", "_vendors.amd", "_visible", "_worker", "_discover"),
-    *("_resolve", "_options", "_plan", "_syscalls", "_residency", "_apply", "_bind"),
+    *("_resolve", "_options", "_plan", "_syscalls", "_residency", "_apply", "_assigned", "_bind"),
+    "ray",
     *("_report", "_report.text", "_cli", "__main__"),
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.

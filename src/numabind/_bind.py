@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from numabind import _apply
 from numabind._apply import Undo
+from numabind._assigned import Assigned, assigned_by_ray
 from numabind._cpulist import format_list, parse_list
 from numabind._discover import Questions, discover_here, readable_or_problem
 from numabind._errors import BindError, MachineError, UsageError
@@ -14,9 +16,9 @@ from numabind._options import Options, make_options, options_of
 from numabind._plan import Placement, plan_seats
 from numabind._problems import HARMLESS, NOTES, Problem, problem
 from numabind._record import record, replace
-from numabind._resolve import Seat, check_named, find_gpu, seat_of_rank
+from numabind._resolve import Seat, check_named, find_gpu, seat_assigned, seat_of_rank
 from numabind._sysfs import is_linux
-from numabind._visible import visible
+from numabind._visible import visible, visible_if_given, worker_devices
 from numabind._worker import detect
 
 TYPE_CHECKING = False
@@ -127,7 +129,8 @@ class Binding:
 class Request:
     """Who wants to be bound: a GPU or rank that was named, the options, and the environment.
 
-    `late` says that the process already runs its program, so memory may have been touched.
+    `late` says that the process already runs its program, so memory may have been touched;
+    `assigned` is what Ray gave it.
     """
 
     options: Options
@@ -135,6 +138,7 @@ class Request:
     gpu: str | None = None
     local_rank: int | None = None
     late: bool = False
+    assigned: Assigned | None = None
 
 
 @record
@@ -156,9 +160,9 @@ def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) 
     process was born with. Call it first thing, before CUDA and thread pools start.
 
     `gpu` is a UUID (or a unique beginning), a PCI address, a MIG UUID, or an ordinal among the
-    visible devices; without it the worker's device follows from `local_rank`, else from the
-    launcher's variables. `options` are the fields of `Options`; NUMABIND_MODE, NUMABIND_MEMORY and
-    NUMABIND_STRICT give defaults.
+    visible devices; without it the worker has what Ray assigned to this task or actor, else its
+    device follows from `local_rank`, else from the launcher's variables. `options` are the fields
+    of `Options`; NUMABIND_MODE, NUMABIND_MEMORY and NUMABIND_STRICT give defaults.
 
     Returns the Binding, which says what is now so and what was in the way; each problem is logged
     as one WARNING (logger "numabind"), a success as one INFO line. Raises UsageError for a wrong
@@ -167,8 +171,9 @@ def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) 
     environ = os.environ
     given = make_options(options)
     check_named(gpu, local_rank)
+    ray = assigned_by_ray(sys.modules.get("ray"))
     try:
-        binding = _bind(options, Request(given, environ, gpu, local_rank, late=True))
+        binding = _bind(options, Request(given, environ, gpu, local_rank, True, ray))
     except BindError as error:
         _log_problems(error.problems)
         raise
@@ -200,8 +205,6 @@ def _bind(given: dict[str, Any], request: Request) -> Binding:
 def why_not(environ: Mapping[str, str]) -> Problem | None:
     """A reason to leave this process alone before looking at the machine at all."""
     if not is_linux():
-        import sys
-
         return problem("not-linux", f"this is {sys.platform}")
     if environ.get("NUMABIND") == "0":
         return problem("turned-off", "NUMABIND=0 is in the environment")
@@ -255,7 +258,12 @@ def prepare(request: Request) -> tuple[Machine, Placement]:
 
 def _concerns(said: Problem, placement: Placement) -> bool:
     """Whether a problem of the machine is one of this worker's, too."""
-    return said.name in HARMLESS or (placement.pci is not None and placement.pci in said.cause)
+    return said.name in HARMLESS or any(pci in said.cause for pci in addresses(placement.pci))
+
+
+def addresses(pci: str | None) -> list[str]:
+    """The PCI addresses of a worker's devices, which `pci` joins by commas."""
+    return pci.split(",") if pci else []
 
 
 def seat_of(machine: Machine, request: Request) -> tuple[Seat, int | None]:
@@ -268,6 +276,14 @@ def seat_of(machine: Machine, request: Request) -> tuple[Seat, int | None]:
     if request.gpu is not None:
         handle, why = find_gpu(machine, seen, request.gpu)
         return Seat(rank, handle, (*said, *([why] if why else []))), local_size
+    given = request.assigned
+    if given is not None:
+        dealt = visible_if_given(machine, request.environ, given.ids)
+        if local_size is None and given.amount:
+            # As if all GPUs of the machine were dealt as this worker's.
+            local_size = max(1, int(len(worker_devices(machine)) / given.amount))
+        seat = seat_assigned(dealt, rank, request.local_rank is not None)
+        return replace(seat, problems=said + seat.problems), local_size
     seat = seat_of_rank(machine, seen, rank, local_size, request.options.share)
     return replace(seat, problems=said + seat.problems), local_size
 
@@ -277,7 +293,9 @@ def _needs_runtime(machine: Machine, request: Request) -> bool:
     gpus = [d for d in machine.devices if d.vendor == "nvidia" and d.computes]
     if not gpus or request.environ.get("NUMABIND_SNAPSHOT"):
         return False
-    names = f"{request.gpu or ''},{request.environ.get('CUDA_VISIBLE_DEVICES', '')}".lower()
+    given = ",".join(request.assigned.ids) if request.assigned else ""
+    shown = request.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = f"{request.gpu or ''},{given},{shown}".lower()
     return (
         "mig-" in names
         or ("gpu-" in names and any(d.uuid is None for d in gpus))

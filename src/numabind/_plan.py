@@ -136,6 +136,8 @@ class _Planner:
         self.places: dict[str, _Place | None] = {}
 
     def placement(self, seat: Seat) -> Placement:
+        if seat.handle is not None and seat.others:
+            return self.together(seat, (seat.handle, *seat.others))
         machine, handle = self.machine, seat.handle
         device = handle.device if handle else None
         kept = Placement(
@@ -180,6 +182,36 @@ class _Planner:
             memory_policy=policy,
             reasons=(*self.origin(device), *place.reasons, *why, *why_memory),
             problems=(*kept.problems, *place.problems, *said, *said_memory, *self.one_node()),
+        )
+
+    def together(self, seat: Seat, handles: tuple[Handle, ...]) -> Placement:
+        """The place of a worker with several devices: all that is near any of them.
+
+        If one's node is unknown, nothing is bound. A label, address or UUID is all of them, joined
+        by commas.
+        """
+        ones = [self.placement(Seat(seat.local_rank, handle)) for handle in handles]
+        problems = [*seat.problems, *(p for one in ones for p in one.problems)]
+        places = [self.place(handle.device) for handle in handles]
+        nodes = {one.node for one in ones}
+        if None not in places and len({place.nodes for place in places if place}) > 1:
+            pairs = zip(ones, places, strict=True)
+            where = (f"{one.device} is on node {_join(at.nodes)}" for one, at in pairs if at)
+            problems.append(problem("devices-on-several-nodes", ", ".join(where)))
+        near = [one for one in ones if one.bound and None not in places]
+        policy = next((one.memory_policy for one in near if one.memory_nodes), "none")
+        return replace(
+            ones[0],
+            device=",".join(one.device or "?" for one in ones),
+            pci=",".join(dict.fromkeys(one.pci or "?" for one in ones)),
+            uuid=",".join(dict.fromkeys(one.uuid for one in ones if one.uuid)) or None,
+            node=min(nodes, key=str) if len(nodes) == 1 else None,
+            cpus=frozenset().union(*(one.cpus for one in near or ones)),
+            bound=bool(near),
+            memory_nodes=frozenset().union(*(one.memory_nodes for one in near)),
+            memory_policy=policy,
+            reasons=tuple(dict.fromkeys(why for one in ones for why in one.reasons)),
+            problems=tuple(dict.fromkeys(problems)),
         )
 
     def one_node(self) -> tuple[Problem, ...]:
@@ -402,13 +434,12 @@ class _Planner:
 
     def unseen(self, seats: tuple[Seat, ...], count: int) -> list[frozenset[int]]:
         """The CPUs of `count` workers that this one can't see, nearest devices first."""
-        seen = {seat.handle.device.pci for seat in seats if seat.handle}
-        mine = [
-            place for seat in seats if seat.handle for place in [self.place(seat.handle.device)]
-        ]
+        taken = [h.device for seat in seats for h in (seat.handle, *seat.others) if h]
+        seen = {device.pci for device in taken}
+        mine = [self.place(device) for device in taken]
         others = [device for device in self.physical if device.pci not in seen]
         others.sort(key=lambda device: self.place(device) not in mine)
-        devices = [*others, *(seat.handle.device for seat in seats if seat.handle)]
+        devices = [*others, *taken]
         if not devices:
             return [self.placement(seats[0]).cpus] * count
         rounds = (devices[i % len(devices)] for i in range(count))

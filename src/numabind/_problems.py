@@ -103,6 +103,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "only CUDA knows. An ordinal can't be traced to a GPU.",
         "Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPU by UUID or PCI address.",
     ),
+    "devices-on-several-nodes": (
+        "The worker was given several GPUs that hang off different nodes. It was bound to all of "
+        "those nodes together, so some of its threads and memory are far from some of its GPUs.",
+        "Give each worker GPUs of one node (numabind show), start a worker for each GPU, or name "
+        "one with gpu=.",
+    ),
     "inherited": (
         "The process that started this one was bound by numabind to the same GPU, so this one is a "
         "helper of that worker (a DataLoader worker, say) and keeps what it inherited.",
@@ -181,6 +187,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "The kernel does not say which package (socket) these CPUs belong to, so socket falls back "
         "to the GPU's node.",
         "Use --mode node.",
+    ),
+    "node-silent": (
+        "A node of the cluster did not answer the survey, so it is not in the result.",
+        "Install numabind on that node (or through runtime_env), and see Ray's log there.",
     ),
     "not-linux": (
         "numabind binds on Linux only; here it does nothing.",

@@ -16,11 +16,15 @@ from numabind._visible import Handle, Visible, find_uuid, worker_devices
 
 @record
 class Seat:
-    """A worker and the device it was found to belong to; None if there is none."""
+    """A worker and the device it was found to belong to; None if there is none.
+
+    `others` are further devices of a worker that was given several.
+    """
 
     local_rank: int | None
     handle: Handle | None
     problems: tuple[Problem, ...] = ()
+    others: tuple[Handle, ...] = ()
 
 
 def check_named(gpu: str | None, local_rank: int | None) -> None:
@@ -108,6 +112,22 @@ def seat_of_rank(
         return Seat(local_rank, None, (_too_many(local_size, count),))
     said = problem("rank-without-device", f"local rank {local_rank}, but {count} visible devices")
     return Seat(local_rank, None, (said,))
+
+
+def seat_assigned(given: Visible, local_rank: int | None, named: bool) -> Seat:
+    """The seat of a worker to whom a scheduler gave these devices: all of them.
+
+    A local rank that a person `named` picks one, as it would among visible devices.
+    """
+    handles = given.handles
+    if not handles or not given.ordered:
+        return Seat(local_rank, None, given.problems)
+    if named and local_rank is not None and len(handles) > 1:
+        if local_rank < len(handles):
+            return Seat(local_rank, handles[local_rank], given.problems)
+        cause = f"local rank {local_rank}, but {given.source} assigned {len(handles)} devices"
+        return Seat(local_rank, None, (*given.problems, problem("rank-without-device", cause)))
+    return Seat(local_rank, handles[0], given.problems, handles[1:])
 
 
 def _too_many(workers: int, devices: int) -> Problem:

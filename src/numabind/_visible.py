@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from numabind._machine import Device, Machine, Partition
 from numabind._problems import Problem, problem
-from numabind._record import record
+from numabind._record import record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,6 +62,33 @@ def worker_devices(machine: Machine) -> tuple[Device, ...]:
     else:
         vendor = min(vendors) if vendors else ""
     return tuple(device for device in able if device.vendor == vendor)
+
+
+def visible_if_given(
+    machine: Machine, environ: Mapping[str, str], names: tuple[str, ...]
+) -> Visible:
+    """The devices that a scheduler assigned, whether or not it wrote them into the environment.
+
+    `names` are what it would have written. Their order is the environment's where that has just
+    them.
+    """
+    devices = worker_devices(machine)
+    variable = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}.get(
+        devices[0].vendor if devices else "", ""
+    )
+    written = [entry.strip() for entry in environ.get(variable, "").split(",")]
+    chosen = written if set(written) == set(names) else names
+    if variable:
+        seen = visible(machine, {**environ, variable: ",".join(chosen)})
+    else:
+        every = visible(machine, environ).handles
+        numbers = [int(name) for name in names if name.isascii() and name.isdigit()]
+        seen = Visible(tuple(every[number] for number in numbers if number < len(every)))
+    problems = seen.problems
+    if len(seen.handles) < len(names) and not any(handle.partition for handle in seen.handles):
+        cause = f"Ray assigned GPU {', '.join(names)}; this machine has {len(devices)}"
+        problems = (*problems, problem("device-not-found", cause))
+    return replace(seen, source="Ray", problems=problems)
 
 
 def present_devices(devices: tuple[Device, ...]) -> tuple[Device, ...]:
