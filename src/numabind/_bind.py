@@ -284,7 +284,10 @@ def seat_of(machine: Machine, request: Request) -> tuple[Seat, int | None]:
             local_size = max(1, int(len(worker_devices(machine)) / given.amount))
         seat = seat_assigned(dealt, rank, request.local_rank is not None)
         return replace(seat, problems=said + seat.problems), local_size
-    seat = seat_of_rank(machine, seen, rank, local_size, request.options.share)
+    if worker is not None and worker.own_devices == len(seen.handles):
+        seat = seat_assigned(seen, rank, False)
+    else:
+        seat = seat_of_rank(machine, seen, rank, local_size, request.options.share)
     return replace(seat, problems=said + seat.problems), local_size
 
 

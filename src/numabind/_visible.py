@@ -69,15 +69,17 @@ def visible_if_given(
 ) -> Visible:
     """The devices that a scheduler assigned, whether or not it wrote them into the environment.
 
-    `names` are what it would have written. Their order is the environment's where that has just
-    them.
+    `names` are what it would have written, without an order: that is the environment's, where it
+    names them, else by number.
     """
     devices = worker_devices(machine)
     variable = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}.get(
         devices[0].vendor if devices else "", ""
     )
     written = [entry.strip() for entry in environ.get(variable, "").split(",")]
-    chosen = written if set(written) == set(names) else names
+    chosen = [entry for entry in written if entry in names]
+    if len(chosen) < len(names):
+        chosen = sorted(names, key=lambda name: (len(name), name))
     if variable:
         seen = visible(machine, {**environ, variable: ",".join(chosen)})
     else:

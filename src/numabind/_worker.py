@@ -33,12 +33,14 @@ LAUNCHERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 class Worker:
     """One worker process: its rank among the workers of this machine, and how many those are.
 
-    `launcher` is who said so; None for what nobody said.
+    `launcher` is who said so; None for what nobody said. `own_devices` is how many devices the
+    launcher gave to this worker alone, so that its local rank does not choose among them.
     """
 
     local_rank: int | None = None
     local_size: int | None = None
     launcher: str | None = None
+    own_devices: int | None = None
     problems: tuple[Problem, ...] = ()
 
 
@@ -78,7 +80,22 @@ def detect(environ: Mapping[str, str]) -> Worker:
                 f"{variable}={rank}, though {launcher} says there are {size} workers here",
             )
         )
-    return Worker(rank, size, launcher, tuple(problems))
+    own = _own_devices(environ) if launcher == "Slurm" else None
+    return Worker(rank, size, launcher, own, tuple(problems))
+
+
+def _own_devices(environ: Mapping[str, str]) -> int | None:
+    """The GPUs that Slurm gave to this task alone: --gpus-per-task, --gpu-bind=per_task or single.
+
+    SLURM_GPUS_PER_TASK reads "2" or "a100:2", SLURMD_TRES_BIND "gpu:per_task:2".
+    """
+    each = environ.get("SLURM_GPUS_PER_TASK", "")
+    bind = environ.get("SLURMD_TRES_BIND", "")
+    text = bind if ":per_task:" in bind else each
+    number = text.rpartition(":")[2].strip()
+    if not (number.isascii() and number.isdigit() and len(number) < 6):
+        return None
+    return int(number) or None
 
 
 def _number(environ: Mapping[str, str], variable: str) -> int:

@@ -11,6 +11,7 @@ off for one job: `runtime_env={"env_vars": {"NUMABIND": "0"}}`.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
@@ -76,13 +77,13 @@ def _wrap(target: Any, options: dict[str, Any]) -> Any:
 
 
 def _bind_first(init: Callable[..., None], options: dict[str, Any]) -> Callable[..., None]:
-    @functools.wraps(init)
     def bind_and_init(self: Any, *args: Any, **values: Any) -> None:
         if runs_in_worker(ray):
             bind(**options)
         init(self, *args, **values)
 
-    return bind_and_init
+    # Ray writes to what a method wraps, and `object.__init__` can't be written to.
+    return functools.wraps(init)(bind_and_init) if inspect.isfunction(init) else bind_and_init
 
 
 def survey(timeout: float = 60.0) -> dict[str, Machine]:
