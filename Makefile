@@ -4,6 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEV := hypothesis mypy nvidia-ml-py pytest pytest-timeout ruff typing-extensions
+# torch before what asks for it, so that accelerate takes this one. The tests need no CUDA: with
+# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu pip takes the small build.
+TORCH := torch==2.13.0
+LAUNCHERS := accelerate ray
 
 .PHONY: demo test lint bench setup docs clean
 
@@ -13,7 +17,8 @@ $(VENV)/made: pyproject.toml scripts/numabind $(shell find src -name '*.py')
 	@touch $@
 
 $(VENV)/dev: $(VENV)/made
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(DEV) $(LAUNCHERS)
 	@touch $@
 
 demo: $(VENV)/made

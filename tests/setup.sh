@@ -1,11 +1,15 @@
 #!/bin/sh
 # Installs what the tests need beyond Python: a C compiler for the NVML stub, QEMU and a kernel for
-# the virtual machines, hwloc as a second opinion. usage: setup.sh PYTHON
+# the virtual machines, hwloc as a second opinion, and the launchers that are not Python's.
+# usage: setup.sh PYTHON
 set -eu
 python=$1
+PATH=$PATH:/usr/sbin:/sbin
 missing=
 for pair in cc:gcc qemu-system-x86_64:qemu-system-x86 busybox:busybox-static zstd:zstd \
-    lstopo-no-graphics:hwloc numactl:numactl; do
+    lstopo-no-graphics:hwloc numactl:numactl taskset:util-linux \
+    slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
+    mpirun.openmpi:openmpi-bin mpirun.mpich:mpich; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
 [ -z "$missing" ] || case "$missing" in *gcc*) missing="$missing libc6-dev" ;; esac

@@ -1,0 +1,167 @@
+"""A Slurm site on this one machine: munged, slurmctld and slurmd with four pretend GPUs.
+
+Everything is in a folder of its own and on free ports, so that a real Slurm here is not disturbed.
+Needs root, since slurmd starts tasks as other users.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+GPUS = 4
+
+CONFIG = """\
+ClusterName=pretend
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge.socket
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/affinity
+JobAcctGatherType=jobacct_gather/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+GresTypes=gpu
+ReturnToService=2
+{more}
+NodeName=pretend NodeHostname={host} NodeAddr=127.0.0.1 {hardware} RealMemory=100 Gres=gpu:{gpus}
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
+"""
+
+
+class Site:
+    """Daemons that run from `start` to `stop`; `folder` holds their files and may hold a test's."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="slurm"))
+        self.folder.chmod(0o755)  # munge insists
+        self.daemons: list[subprocess.Popen[bytes]] = []
+        self.environ = {"PATH": os.environ["PATH"], "SLURM_CONF": f"{self.folder}/slurm.conf"}
+
+    def start(self, *more: str) -> None:
+        """Write the configuration, with lines of the test's own, and start everything."""
+        folder = self.folder
+        for name in ("state", "spool", "dev"):
+            (folder / name).mkdir()
+        for number in range(GPUS):
+            # Slurm numbers only what is a device; this one is /dev/null's twin.
+            os.mknod(folder / f"dev/gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        key = folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        shown = subprocess.run(["slurmd", "-C"], capture_output=True, text=True, check=True).stdout
+        words = shown.splitlines()[0].split()
+        hardware = " ".join(w for w in words if not w.startswith(("NodeName=", "RealMemory=")))
+        text = CONFIG.format(
+            folder=folder,
+            host=socket.gethostname().partition(".")[0],
+            ports=_free_ports(),
+            hardware=hardware,
+            gpus=GPUS,
+            more="\n".join(more),
+        )
+        (folder / "slurm.conf").write_text(text)
+        (folder / "gres.conf").write_text(
+            f"NodeName=pretend Name=gpu File={folder}/dev/gpu[0-{GPUS - 1}]\n"
+        )
+        munge = f"{folder}/munge"
+        self._daemon(
+            *("munged", "--foreground", "--force", f"--key-file={key}"),
+            *(f"--socket={munge}.socket", f"--pid-file={munge}.pid"),
+            *(f"--log-file={munge}.log", f"--seed-file={munge}.seed"),
+        )
+        self._until((folder / "munge.socket").exists, "munged")
+        self._daemon("slurmctld", "-D")
+        self._daemon("slurmd", "-D", "-N", "pretend")
+        self._until(lambda: self._state() == "idle", "the node")
+
+    def stop(self) -> None:
+        for daemon in reversed(self.daemons):
+            daemon.send_signal(signal.SIGTERM)
+        for daemon in self.daemons:
+            try:
+                daemon.wait(20)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self, *command: str, **variables: str) -> str:
+        """The output of a Slurm command; its errors if it fails."""
+        done = subprocess.run(
+            command,
+            env={**self.environ, **variables},
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{self.logs()}"
+        return done.stdout
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"== {path.name}\n{path.read_text(errors='replace')[-2000:]}"
+            for path in sorted(self.folder.glob("*.log"))
+        )
+
+    def _daemon(self, *command: str) -> None:
+        quiet = subprocess.DEVNULL
+        path = self.environ["PATH"] + ":/usr/sbin"
+        self.daemons.append(
+            subprocess.Popen(
+                command,
+                env={**self.environ, "PATH": path},
+                stdin=quiet,
+                stdout=quiet,
+                stderr=quiet,
+                start_new_session=True,
+            )
+        )
+
+    def _state(self) -> str:
+        done = subprocess.run(
+            ["sinfo", "-h", "-o", "%t"],
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout.strip()
+
+    def _until(self, ready: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + 60
+        while not ready():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what} did not come up\n{self.logs()}")
+            time.sleep(0.2)
+
+
+def _free_ports() -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
