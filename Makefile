@@ -7,7 +7,7 @@ DEV := hypothesis mypy nvidia-ml-py pytest pytest-timeout ruff typing-extensions
 # torch before what asks for it, so that accelerate takes this one. The tests need no CUDA: with
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu pip takes the small build.
 TORCH := torch==2.13.0
-LAUNCHERS := accelerate ray
+LAUNCHERS := accelerate deepspeed ray
 
 .PHONY: demo test lint bench setup docs clean
 

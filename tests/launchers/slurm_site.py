@@ -96,6 +96,18 @@ class Site:
         self._daemon("slurmd", "-D", "-N", "pretend")
         self._until(lambda: self._state() == "idle", "the node")
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """What a shell needs to use this site."""
+        return {"SLURM_CONF": self.environ["SLURM_CONF"]}
+
+    def add(self, line: str) -> None:
+        """Add a line to the configuration of the running site."""
+        with open(self.folder / "slurm.conf", "a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+        self.run("scontrol", "reconfigure")
+        time.sleep(1)
+
     def stop(self) -> None:
         for daemon in reversed(self.daemons):
             daemon.send_signal(signal.SIGTERM)
