@@ -117,7 +117,21 @@ class Site:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        for pid in self._steps():
+            os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _steps(self) -> list[int]:
+        """The slurmstepds of this site that have not noticed its end."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                ours = str(self.folder).encode() in (path / "environ").read_bytes()
+                if ours and (path / "comm").read_text() == "slurmstepd\n":
+                    found.append(int(path.name))
+            except OSError:
+                continue  # it ended
+        return found
 
     def run(self, *command: str, **variables: str) -> str:
         """The output of a Slurm command; its errors if it fails."""
