@@ -207,11 +207,28 @@ def discover_here(environ: Mapping[str, str], questions: Questions) -> Machine:
     devices, problems = machine.devices, machine.problems
     if questions.overrides:
         devices, problems = _placed(devices, machine.nodes, online, {}, questions)
+    if machine.host.boot_id is not None:
+        devices = as_shown_here(devices, here)
     return replace(
         machine,
         devices=devices,
         problems=problems,
         allowed=_allowed_within(here, machine, online),
+    )
+
+
+def as_shown_here(devices: tuple[Device, ...], here: Root) -> tuple[Device, ...]:
+    """Devices of a snapshot with the numbers that the driver gives them in this process.
+
+    A device cgroup (Slurm's ConstrainDevices) hides some from a job, and the snapshot may have been
+    taken outside of it, or inside another.
+    """
+    from numabind._vendors.nvidia import read_proc
+
+    facts = read_proc(here)
+    return tuple(
+        replace(device, index=facts[device.pci].index) if device.pci in facts else device
+        for device in devices
     )
 
 

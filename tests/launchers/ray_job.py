@@ -17,6 +17,7 @@ import ray
 import numabind
 import numabind.ray
 from numabind._cpulist import format_list
+from numabind._syscalls import get_memory_policy
 
 NODES = (0, 0, 1, 1)  # of the GPUs in pretend.py, which are called 0 or GPU-0000 and so on
 
@@ -64,6 +65,21 @@ class Bare:
 
 class Threaded(Bound):
     async def look(self) -> dict[str, object]:
+        return super().look()
+
+
+class Policy:
+    """Which memory policy the methods of an actor have that bound itself in its `__init__`."""
+
+    def __init__(self) -> None:
+        numabind.bind(memory="local")
+
+    def look(self) -> tuple[str, list[str]]:
+        return get_memory_policy()[0], masks()
+
+
+class AsyncPolicy(Policy):
+    async def look(self) -> tuple[str, list[str]]:
         return super().look()
 
 
@@ -172,6 +188,13 @@ CASES = {
     "halves": lambda: one_each([bound(num_gpus=0.5).remote() for _ in range(2)]),
     "exclusive": lambda: one_each([bound(Bare).remote()])[0],
     "async": lambda: one_each([bound(Threaded).remote("derived")])[0],
+    "policies": lambda: one_each(
+        [
+            bound(Policy).remote(),
+            bound(Policy, max_concurrency=3).remote(),
+            bound(AsyncPolicy).remote(),
+        ]
+    ),
     "bound task": lambda: on_last(task),
     "group": in_group,
     "two near": lambda: until(1, lambda: ray.get(two_gpus())),

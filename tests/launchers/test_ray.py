@@ -175,6 +175,12 @@ def test_a_reused_process_binds_anew(plain: dict[str, Any], unset: dict[str, Any
         assert_on(second, *gpus(second))
 
 
+def test_methods_in_other_threads_have_the_memory_policy_too(plain: dict[str, Any]) -> None:
+    for policy, cpus in plain["policies"]:
+        assert policy == "local"
+        assert cpus in ([NEAR[0]], [NEAR[1]])
+
+
 def test_a_bound_task(plain: dict[str, Any]) -> None:
     (cpus,) = plain["bound task"]
     assert cpus in NEAR
