@@ -26,7 +26,8 @@ SCHEMA = 1
 class Placement:
     """One worker's place.
 
-    `device` is its PCI address, or the UUID of its MIG instance (then `pci` is the parent's).
+    `device` is its PCI address, or the UUID of its MIG instance (then `pci` is the parent's);
+    several are joined by commas.
     `node` is the NUMA node the device hangs off, None if unknown; `cpus` what to bind to, `bound`
     False if the mask is to be left as it is; `memory_nodes` and `memory_policy` likewise, "none"
     for leave alone. `threads` is the worker's budget. `reasons` says how each came about.

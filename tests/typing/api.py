@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numabind
+import numabind.ray
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +38,22 @@ except numabind.BindError as error:
     problems: tuple[numabind.Problem, ...] = error.problems
 except numabind.UsageError:
     pass
+
+
+@numabind.ray.bound
+class Actor:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+@numabind.ray.bound(mode="exclusive")
+def task(size: int) -> str:
+    return str(size)
+
+
+number: int = Actor(3).size
+word: str = task(3)
+fleet: dict[str, numabind.Machine] = numabind.ray.survey(timeout=10)
 
 options: numabind.Options = numabind.Options(mode="socket", reserve=2)
 options.mode = "node"  # type: ignore[misc]
