@@ -25,9 +25,12 @@ class Kept(logging.Handler):
 
 
 if __name__ == "__main__":
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 4})
-    cluster.add_node(num_cpus=0, num_gpus=1)
-    broken = cluster.add_node(num_cpus=1, env_vars={"NUMABIND_SNAPSHOT": "/nowhere/machine.json"})
+    small = {"object_store_memory": 100 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 4, **small})
+    cluster.add_node(num_cpus=0, num_gpus=1, **small)
+    broken = cluster.add_node(
+        num_cpus=1, **small, env_vars={"NUMABIND_SNAPSHOT": "/nowhere/machine.json"}
+    )
     cluster.wait_for_nodes()
     ray.init(address=cluster.address, log_to_driver=False)
     kept = Kept()

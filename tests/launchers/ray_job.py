@@ -212,7 +212,13 @@ CASES = {
 
 if __name__ == "__main__":
     faulthandler.dump_traceback_later(300, exit=True)
-    ray.init(num_gpus=4, num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        num_gpus=4,
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 << 20,
+    )
     found = {}
     for name in sys.argv[1:] or CASES:
         found[name] = CASES[name]()
