@@ -30,7 +30,7 @@ HERE = {
     "mpiexec ": "mpirun.mpich ",
     "srun ": "salloc --quiet --nodes=1 --exclusive --gres=gpu:4 srun --overcommit ",
     "/opt/numabind/bin": str(BIN),
-    "ray.init(": "ray.init(num_gpus=4, num_cpus=4, include_dashboard=False, object_store_memory=10**8, ",
+    "ray.init(": "ray.init(num_gpus=4, num_cpus=4, include_dashboard=False, ",
 }
 
 
