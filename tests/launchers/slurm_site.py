@@ -36,7 +36,7 @@ SlurmdPidFile={folder}/slurmd.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd.log
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/affinity
+TaskPlugin={plugins}
 JobAcctGatherType=jobacct_gather/none
 SwitchType=switch/none
 MpiDefault=none
@@ -44,7 +44,6 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 GresTypes=gpu
 ReturnToService=2
-{more}
 NodeName=pretend NodeHostname={host} NodeAddr=127.0.0.1 {hardware} RealMemory=100 Gres=gpu:{gpus}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 """
@@ -59,14 +58,18 @@ class Site:
         self.daemons: list[subprocess.Popen[bytes]] = []
         self.environ = {"PATH": os.environ["PATH"], "SLURM_CONF": f"{self.folder}/slurm.conf"}
 
-    def start(self, *more: str) -> None:
-        """Write the configuration, with lines of the test's own, and start everything."""
+    def start(self, constrain: bool = False) -> None:
+        """Write the configuration and start everything.
+
+        `constrain`: tasks can open the devices that they were given, and no others.
+        """
         folder = self.folder
         for name in ("state", "spool", "dev"):
-            (folder / name).mkdir()
+            (folder / name).mkdir(exist_ok=True)
         for number in range(GPUS):
-            # Slurm numbers only what is a device; this one is /dev/null's twin.
-            os.mknod(folder / f"dev/gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+            # Slurm numbers only what is a device. NVIDIA's major number; no driver need be there.
+            kind = stat.S_IFCHR | 0o666
+            os.mknod(folder / f"dev/nvidia{number}", kind, os.makedev(195, number))
         key = folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
@@ -79,12 +82,13 @@ class Site:
             ports=_free_ports(),
             hardware=hardware,
             gpus=GPUS,
-            more="\n".join(more),
+            plugins="task/affinity,task/cgroup" if constrain else "task/affinity",
         )
         (folder / "slurm.conf").write_text(text)
         (folder / "gres.conf").write_text(
-            f"NodeName=pretend Name=gpu File={folder}/dev/gpu[0-{GPUS - 1}]\n"
+            f"NodeName=pretend Name=gpu File={folder}/dev/nvidia[0-{GPUS - 1}]\n"
         )
+        (folder / "cgroup.conf").write_text("ConstrainDevices=yes\nConstrainCores=no\n")
         munge = f"{folder}/munge"
         self._daemon(
             *("munged", "--foreground", "--force", f"--key-file={key}"),
@@ -119,6 +123,9 @@ class Site:
                 daemon.wait()
         for pid in self._steps():
             os.kill(pid, signal.SIGKILL)
+        for path in Path("/sys/fs/cgroup").glob("*/slurm_pretend"):
+            for folder, _, _ in os.walk(path, topdown=False):
+                os.rmdir(folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _steps(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,10 @@ from launchers.pretend import (
     write_snapshot,
 )
 from launchers.slurm_site import Site
+from machines.build import build
+from machines.shapes import SHAPES
+from numabind import discover
+from numabind._discover import Questions
 
 WORKER = str(Path(__file__).parent / "worker.py")
 RUN = (sys.executable, "-m", "numabind", "run")
@@ -136,6 +141,35 @@ def test_slurms_own_binding_can_be_ignored(job: Job) -> None:
     )
     assert_near(found[0], 0)
     assert_near(found[1], 1)
+
+
+WHERE = """
+import os, sys
+from numabind import Options, discover
+from numabind._bind import Request, seat_of
+from numabind._discover import Questions
+seat, _ = seat_of(discover(sys.argv[1], Questions(runtime=False)), Request(Options(), os.environ))
+where = seat.handle.device.pci if seat.handle else [p.text for p in seat.problems]
+print(os.environ["SLURM_LOCALID"], os.environ["CUDA_VISIBLE_DEVICES"], where)
+"""
+
+
+def test_devices_that_a_cgroup_hides_are_not_counted() -> None:
+    """ConstrainDevices: each task's only GPU is called 0, and access(2) knows which it is."""
+    if not os.access("/sys/fs/cgroup/devices", os.W_OK):
+        pytest.skip("needs a writable device cgroup (version 1)")
+    site = Site()
+    try:
+        root = build(SHAPES["hgx_h100"], site.folder)
+        pcis = [device.pci for device in discover(root, Questions(runtime=False)).devices]
+        site.start(constrain=True)
+        output = site.run(
+            *(*ALLOC, "srun", "-n4", "--overcommit", "--cpu-bind=none", "--gpus-per-task=1"),
+            *(sys.executable, "-c", WHERE, str(root)),
+        )
+    finally:
+        site.stop()
+    assert sorted(output.splitlines()) == [f"{rank} 0 {pcis[rank]}" for rank in range(4)]
 
 
 def test_off_for_one_job(job: Job) -> None:
