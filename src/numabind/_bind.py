@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from numabind import _apply
+from numabind import _apply, _inherited
 from numabind._apply import Undo
 from numabind._assigned import Assigned, assigned_by_ray
 from numabind._cpulist import format_list, parse_list
@@ -13,7 +13,7 @@ from numabind._discover import Questions, discover_here, readable_or_problem
 from numabind._errors import BindError, MachineError, UsageError
 from numabind._machine import Machine
 from numabind._options import Options, make_options, options_of
-from numabind._plan import Placement, plan_seats
+from numabind._plan import Placement
 from numabind._problems import HARMLESS, NOTES, Problem, problem
 from numabind._record import record, replace
 from numabind._resolve import Seat, check_named, find_gpu, seat_assigned, seat_of_rank
@@ -234,17 +234,11 @@ def prepare(request: Request) -> tuple[Machine, Placement]:
 
     Raises UsageError and MachineError for what can't be understood.
     """
-    environ, options = request.environ, request.options
-    questions = Questions(caches=options.mode == "core-complex", runtime=False)
-    machine = discover_here(environ, questions)
-    if _needs_runtime(machine, request):
-        machine = discover_here(environ, replace(questions, runtime=True))
+    environ = request.environ
+    machine = machine_of(request)
     mark = read_mark(environ)
-    if mark is not None:
-        online = frozenset(cpu.id for cpu in machine.cpus)
-        machine = replace(machine, allowed=replace(machine.allowed, cpus=mark.born & online))
     seat, local_size = seat_of(machine, request)
-    placement = plan_seats(machine, (seat,), options, local_size).placements[0]
+    placement = _inherited.place(machine, (seat,), request.options, environ, local_size)[0]
     about_me = tuple(p for p in machine.problems if _concerns(p, placement))
     placement = replace(placement, problems=about_me + placement.problems)
     if mark is not None and mark.pid != os.getpid() and mark.device == (placement.device or "-"):
@@ -254,6 +248,20 @@ def prepare(request: Request) -> tuple[Machine, Placement]:
             placement, bound=False, cpus=now, memory_policy="none", problems=(said,)
         )
     return machine, placement
+
+
+def machine_of(request: Request) -> Machine:
+    """This machine as far as the request needs it; what is allowed is the mask at birth."""
+    environ = request.environ
+    questions = Questions(caches=request.options.mode == "core-complex", runtime=False)
+    machine = discover_here(environ, questions)
+    if _needs_runtime(machine, request):
+        machine = discover_here(environ, replace(questions, runtime=True))
+    mark = read_mark(environ)
+    if mark is None:
+        return machine
+    online = frozenset(cpu.id for cpu in machine.cpus)
+    return replace(machine, allowed=replace(machine.allowed, cpus=mark.born & online))
 
 
 def _concerns(said: Problem, placement: Placement) -> bool:

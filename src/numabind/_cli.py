@@ -128,6 +128,7 @@ def run(values: dict[str, Any], command: list[str]) -> int:
     from numabind import _bind
     from numabind._options import make_options, options_of
     from numabind._resolve import check_named
+    from numabind._terminal import become, say
 
     gpu, rank, quiet, as_json = (values.pop(name, None) for name in _WORKER)
     environ = os.environ
@@ -144,51 +145,13 @@ def run(values: dict[str, Any], command: list[str]) -> int:
         if as_json:
             _print_json(binding.as_dict(), sys.stderr, indent=None)
         else:
-            _say(binding.problems, quiet=False)
+            say(binding.problems)
             if not quiet:
                 print(f"numabind: {binding.text}", file=sys.stderr)
     else:
         make_options(values)
-        _say((early,), quiet=bool(quiet))
-    return _become(command)
-
-
-def _say(problems: tuple[Problem, ...], quiet: bool) -> None:
-    from numabind._problems import NOTES
-
-    for said in problems:
-        if said.name not in NOTES:
-            print(f"numabind: WARNING {said.text}", file=sys.stderr)
-        elif said.name == "turned-off" and not quiet:
-            print(f"numabind: {said.text}", file=sys.stderr)
-
-
-def _become(command: list[str]) -> int:
-    from numabind import _syscalls
-
-    # PEP 538: under the C locale Python exports LC_CTYPE, which the command was not given.
-    environ = dict(os.environ)
-    if environ.get("LC_CTYPE") == "C.UTF-8" and not _was_given("LC_CTYPE"):
-        del environ["LC_CTYPE"]
-    _syscalls.restore_default_signals()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    try:
-        os.execvpe(command[0], command, environ)
-    except FileNotFoundError:
-        return _fail(f"run: {command[0]}: command not found", Exit.NOT_FOUND)
-    except (OSError, ValueError) as error:
-        cause = getattr(error, "strerror", None) or error
-        return _fail(f"run: {command[0]}: {cause}", Exit.NOT_EXECUTABLE)
-
-
-def _was_given(variable: str) -> bool:
-    try:
-        with open("/proc/self/environ", "rb") as file:
-            data = file.read()
-    except OSError:
-        return True
-    return any(part.startswith(variable.encode() + b"=") for part in data.split(b"\0"))
+        say((early,), quiet=bool(quiet))
+    return become("run", command)
 
 
 def _other_verbs(words: list[str]) -> int:
@@ -319,9 +282,10 @@ def _show(parsed: argparse.Namespace, _: list[str]) -> int:
     if parsed.json:
         return _print_json(machine.as_dict())
     from numabind._report.text import machine_text
+    from numabind._terminal import say
 
     print(machine_text(machine))
-    _say(machine.problems, quiet=True)
+    say(machine.problems, quiet=True)
     return Exit.DONE
 
 

@@ -27,7 +27,8 @@ class Options:
     smt: False takes the first sibling of each core. reserve: cores of each node left to the system.
     share: "block" or "cyclic" when there are more workers than devices. threads: "keep" a user's
     OMP_NUM_THREADS, or "auto" to replace a launcher's blanket 1. move_pages: move what was touched
-    before. strict: raise BindError instead of warning.
+    before. strict: raise BindError instead of warning. ignore_inherited: where something else bound
+    this process first, plan within its cgroup instead of the mask it was born with.
     """
 
     mode: str = "node"
@@ -38,6 +39,7 @@ class Options:
     threads: str = "keep"
     move_pages: bool = False
     strict: bool = False
+    ignore_inherited: bool = False
 
     def checked(self) -> Options:
         """Itself; UsageError, naming the option and its values, if one can't be used."""

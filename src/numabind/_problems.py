@@ -55,7 +55,17 @@ NOTES = frozenset(
 )
 
 # Said as a WARNING, but no reason for `--strict` to refuse: the worker's place does not suffer.
-HARMLESS = frozenset({"bad-setting", "map-unmatched", "snapshot-unfit"})
+HARMLESS = frozenset(
+    {
+        "bad-setting",
+        "launcher-bound",
+        "map-unmatched",
+        "no-worker-bound",
+        "snapshot-unfit",
+        "spawned-elsewhere",
+        "worker-did-not-bind",
+    }
+)
 
 # name: (what it means, remedy)
 CATALOGUE: dict[str, tuple[str, str]] = {
@@ -113,6 +123,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "The process that started this one was bound by numabind to the same GPU, so this one is a "
         "helper of that worker (a DataLoader worker, say) and keeps what it inherited.",
         "Nothing to do.",
+    ),
+    "launcher-bound": (
+        "Something else (srun --cpu-bind, mpirun, torchrun --numa-binding, taskset, OpenMP) bound "
+        "this process before numabind did, to fewer CPUs than its cgroup allows, and the worker's "
+        "place suffers. numabind planned within what was left.",
+        "Tell the other binder not to, or pass --ignore-inherited (ignore_inherited=True).",
     ),
     "launcher-variables-disagree": (
         "Two launchers' variables give this worker different local ranks.",
@@ -192,6 +208,14 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "A node of the cluster did not answer the survey, so it is not in the result.",
         "Install numabind on that node (or through runtime_env), and see Ray's log there.",
     ),
+    "no-worker-bound": (
+        "What numabind launch started had child processes, but none on this machine that began as "
+        "a Python interpreter with a rank or a single GPU in its environment, so nothing was "
+        "bound. A script that uses multiprocessing passes the rank as an argument, which can't be "
+        "seen from outside.",
+        "Use numabind.bound or numabind.spawning in the script; or set LOCAL_RANK, or a single "
+        "CUDA_VISIBLE_DEVICES, for each child.",
+    ),
     "not-linux": (
         "numabind binds on Linux only; here it does nothing.",
         "Nothing to do.",
@@ -233,6 +257,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "change of its GPUs; it was ignored and the machine was read afresh.",
         "Make it anew: numabind snapshot -o FILE.",
     ),
+    "spawned-elsewhere": (
+        "A process that was started inside numabind.spawning was born of multiprocessing's "
+        "forkserver, not of this thread, so it inherited neither affinity nor memory policy.",
+        "Use the start method spawn or fork, or decorate the child's function with "
+        "numabind.bound.",
+    ),
     "threads-kept": (
         "Some threads had a narrower mask of their own before the bind and were left alone.",
         "Bind before they are started (numabind run), or unset OMP_PROC_BIND and the like.",
@@ -255,6 +285,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "turned-off": (
         "NUMABIND=0 is set, so nothing is bound.",
         "Unset NUMABIND to bind.",
+    ),
+    "worker-did-not-bind": (
+        "A process below numabind launch has a rank in its environment, but neither it nor a child "
+        "of it bound itself: it is not Python, or a Python started with -E, -I or -S.",
+        "Put numabind run -- before the worker's own command (torchrun --no-python numabind run "
+        "-- CMD).",
     ),
 }
 

@@ -300,23 +300,40 @@ def _status_set(root: Root, path: str, status: dict[str, str], name: str) -> fro
 def read_cpu_quota(root: Root) -> float | None:
     """The tightest CPU quota of this process's cgroup and its parents, in CPUs; None is none."""
     quotas: list[float] = []
+    for directory, version2 in _cgroups(root, "cpu"):
+        quota = _quota_v2(root, directory) if version2 else _quota_v1(root, directory)
+        if quota is not None:
+            quotas.append(quota)
+    return min(quotas) if quotas else None
+
+
+def read_cpuset(root: Root) -> frozenset[int] | None:
+    """The CPUs that this process's cgroup lets it have; None where no cgroup says."""
+    for directory, version2 in _cgroups(root, "cpuset"):
+        names = ("cpuset.cpus.effective",) if version2 else ("cpuset.effective_cpus", "cpuset.cpus")
+        for name in names:
+            found = root.parse(f"{directory}/{name}", parse_list)
+            if found:
+                return found
+    return None
+
+
+def _cgroups(root: Root, controller: str) -> list[tuple[str, bool]]:
+    """The directories of this process's cgroup and its parents, and whether they are version 2."""
+    found: list[tuple[str, bool]] = []
     for line in (root.text("proc/self/cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         version2 = number == "0" and not controllers
-        if not version2 and "cpu" not in controllers.split(","):
+        if not version2 and controller not in controllers.split(","):
             continue
         parts = [part for part in path.split("/") if part]
         if ".." in parts:
             parts = []  # a cgroup outside this namespace: only the mounted root can be seen
+        top = ["sys/fs/cgroup", *([] if version2 else [controllers])]
         for depth in range(len(parts), -1, -1):
-            inside = "/".join(
-                ["sys/fs/cgroup", *([] if version2 else [controllers]), *parts[:depth]]
-            )
-            quota = _quota_v2(root, inside) if version2 else _quota_v1(root, inside)
-            if quota is not None:
-                quotas.append(quota)
-    return min(quotas) if quotas else None
+            found.append(("/".join([*top, *parts[:depth]]), version2))
+    return found
 
 
 def _quota_v2(root: Root, directory: str) -> float | None:
