@@ -36,7 +36,7 @@ BAD_INPUT = {
     "unknown mode": (["plan", "--mode", "nod"], "mode 'nod'"),
     "unknown memory": (["run", "--memory", "near", "--", "true"], "memory 'near'"),
     "unknown share": (["plan", "--share", "evenly"], "share 'evenly'"),
-    "no workers": (["plan", "--workers", "0"], "workers must be 1 or more"),
+    "no workers": (["plan", "--workers", "0"], "workers must be 1 to"),
     "not a number": (["run", "--reserve", "x", "--", "true"], "--reserve"),
     "negative rank": (["run", "--local-rank", "-1", "--", "true"], "-1"),
     "no such root": (["show", "--root", "/nonexistent"], "--root /nonexistent"),
@@ -234,6 +234,76 @@ def test_a_closed_pipe_is_no_traceback(two_socket: Path) -> None:
         check=True,
     )
     assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+STREAMS = {
+    "no stderr": "{numabind} run -- echo ran 2>&-",
+    "full stderr": "{numabind} run -- echo ran 2>/dev/full",
+    "no stdin": "{numabind} run -q -- echo ran <&-",
+}
+
+
+@pytest.mark.parametrize("command", STREAMS.values(), ids=STREAMS)
+def test_a_worker_runs_whatever_its_streams_are(command: str) -> None:
+    done = shell(command)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+
+
+def test_a_full_disk_is_said_in_one_line(two_socket: Path) -> None:
+    done = shell(f"{{numabind}} show --json --root {two_socket} >/dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "numabind: can't write the answer: No space left on device\n"
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    binary = Path(sys.executable).with_name("numabind")
+    return subprocess.run(
+        ["sh", "-c", command.format(numabind=binary)], capture_output=True, text=True, check=False
+    )
+
+
+# An empty map is a map, an empty snapshot is none, and events only matter afterwards.
+WAITING = {
+    "NUMABIND_MAP": (0, "bound"),
+    "NUMABIND_SNAPSHOT": (2, "NUMABIND_SNAPSHOT"),
+    "NUMABIND_EVENTS": (0, "NUMABIND_EVENTS"),
+}
+
+
+@pytest.mark.parametrize("variable", WAITING)
+def test_a_pipe_that_nobody_serves_keeps_no_worker_waiting(variable: str, tmp_path: Path) -> None:
+    code, said = WAITING[variable]
+    os.mkfifo(tmp_path / "pipe")
+    done = numabind("run", "--", "echo", "ran", **{variable: str(tmp_path / "pipe")})
+    assert done.returncode == code
+    assert said in done.stderr
+
+
+def test_a_file_without_end_is_refused() -> None:
+    done = numabind("run", "--", "true", NUMABIND_SNAPSHOT="/dev/zero")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "longer than" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["0", "off", "False", "no"])
+def test_words_that_turn_it_off(value: str) -> None:
+    assert "turned-off" in numabind("run", "--", "true", NUMABIND=value).stderr
+
+
+def test_a_worker_runs_unbound_where_there_is_no_sysfs() -> None:
+    """In a mount namespace of its own, as root, with an empty /sys."""
+    done = subprocess.run(
+        [
+            *("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys && exec "$@"', "sh"),
+            *(str(Path(sys.executable).with_name("numabind")), "run", "--", "echo", "ran"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+    assert "machine-unreadable" in done.stderr
+    assert "worker not bound" in done.stderr
 
 
 def test_a_hand_made_snapshot_places_workers_of_this_machine(tmp_path: Path) -> None:

@@ -9,7 +9,17 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src/numabind"
 ORDER = [
-    *("_record", "_address", "_cpulist", "_problems", "_errors", "_machine", "_sysfs", "_pci"),
+    *(
+        "_record",
+        "_address",
+        "_cpulist",
+        "_problems",
+        "_errors",
+        "_files",
+        "_machine",
+        "_sysfs",
+        "_pci",
+    ),
     *("_vendors", "_vendors.nvidia", "_vendors.amd", "_visible", "_worker", "_discover"),
     *("_resolve", "_options", "_plan", "_syscalls", "_residency", "_apply", "_bind"),
     *("_report", "_report.text", "_cli", "__main__"),

@@ -203,8 +203,8 @@ def why_not(environ: Mapping[str, str]) -> Problem | None:
         import sys
 
         return problem("not-linux", f"this is {sys.platform}")
-    if environ.get("NUMABIND") == "0":
-        return problem("turned-off", "NUMABIND=0 is in the environment")
+    if environ.get("NUMABIND", "").strip().lower() in ("0", "off", "false", "no"):
+        return problem("turned-off", f"NUMABIND={environ['NUMABIND']} is in the environment")
     return None
 
 
@@ -394,7 +394,9 @@ def _with_event(binding: Binding, path: str | None) -> Binding:
 
     event = {"time": time.time(), "host": os.uname().nodename, **binding.as_dict()}
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # O_NONBLOCK: a pipe without a reader is an error, not a wait.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        handle = os.open(path, flags, 0o644)
         try:
             os.write(handle, (json.dumps(event) + "\n").encode())
         finally:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import sys
 
-from numabind._errors import BindError, NumabindError, UsageError
+from numabind._errors import BindError, MachineError, NumabindError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any, NoReturn, TextIO
+    from typing import Any, NoReturn
 
     from numabind._machine import Machine
     from numabind._plan import Plan
@@ -67,21 +67,40 @@ def main(arguments: list[str] | None = None) -> int:
         lean = lean_run(words)
         if lean is not None:
             return run(*lean)
-        return _other_verbs(words)
+        return _written(_other_verbs(words))
     except BindError as error:
         return _fail(str(error), Exit.NO)
     except NumabindError as error:
         return _fail(str(error), Exit.USAGE)
-    except BrokenPipeError:
-        # The reader (head, say) has gone; leave quietly, as cat does.
+    except OSError as error:
+        # The answer could not be written. If the reader (head, say) has gone, leave quietly, as cat
+        # does; and keep the interpreter from trying once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return Exit.NO
+        if isinstance(error, BrokenPipeError):
+            return Exit.NO
+        return _fail(f"can't write the answer: {error.strerror}", Exit.NO)
     except KeyboardInterrupt:
         return 130
 
 
+def _written(code: int) -> int:
+    """The code, once what was printed has really been written; OSError if it can't be."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return code
+
+
+def _tell(text: str) -> None:
+    """One line on stderr. A worker whose stderr is closed or full runs all the same."""
+    if sys.stderr is not None:
+        try:
+            print(text, file=sys.stderr, flush=True)
+        except OSError:
+            return
+
+
 def _fail(text: str, code: int) -> int:
-    print(f"numabind: {text}", file=sys.stderr)
+    _tell(f"numabind: {text}")
     return code
 
 
@@ -126,6 +145,7 @@ def lean_run(  # noqa: C901 (one loop over words)
 def run(values: dict[str, Any], command: list[str]) -> int:
     """Bind this process and become the command: same pid, its signals, its exit code."""
     from numabind import _bind
+    from numabind._discover import readable_or_problem
     from numabind._options import make_options, options_of
     from numabind._resolve import check_named
 
@@ -136,17 +156,26 @@ def run(values: dict[str, Any], command: list[str]) -> int:
         check_named(gpu, rank)
         options = make_options({**options_of(environ), **values})
         request = _bind.Request(options, environ, gpu, rank)
-        planned = _bind.prepare(request)
-        for said in planned[1].problems:
-            if said.name == "device-not-found":
-                raise UsageError(f"--gpu: {said.cause}. {said.remedy}")
-        binding = _bind.apply(planned, request)
+        try:
+            planned = _bind.prepare(request)
+        except MachineError as error:
+            # No /sys in this container, say: no reason to keep the command from running.
+            binding = _bind.unbound(readable_or_problem(error))
+            if options.strict:
+                raise BindError(binding.problems) from error
+        else:
+            for said in planned[1].problems:
+                if said.name == "device-not-found":
+                    raise UsageError(f"--gpu: {said.cause}. {said.remedy}")
+            binding = _bind.apply(planned, request)
         if as_json:
-            _print_json(binding.as_dict(), sys.stderr, indent=None)
+            import json
+
+            _tell(json.dumps(binding.as_dict()))
         else:
             _say(binding.problems, quiet=False)
             if not quiet:
-                print(f"numabind: {binding.text}", file=sys.stderr)
+                _tell(f"numabind: {binding.text}")
     else:
         make_options(values)
         _say((early,), quiet=bool(quiet))
@@ -158,9 +187,9 @@ def _say(problems: tuple[Problem, ...], quiet: bool) -> None:
 
     for said in problems:
         if said.name not in NOTES:
-            print(f"numabind: WARNING {said.text}", file=sys.stderr)
+            _tell(f"numabind: WARNING {said.text}")
         elif said.name == "turned-off" and not quiet:
-            print(f"numabind: {said.text}", file=sys.stderr)
+            _tell(f"numabind: {said.text}")
 
 
 def _become(command: list[str]) -> int:
@@ -171,8 +200,6 @@ def _become(command: list[str]) -> int:
     if environ.get("LC_CTYPE") == "C.UTF-8" and not _was_given("LC_CTYPE"):
         del environ["LC_CTYPE"]
     _syscalls.restore_default_signals()
-    sys.stdout.flush()
-    sys.stderr.flush()
     try:
         os.execvpe(command[0], command, environ)
     except FileNotFoundError:
@@ -395,10 +422,10 @@ def _run(parsed: argparse.Namespace, command: list[str]) -> int:
     return run(_given(parsed, {**PLACING, **RUNNING}), command)
 
 
-def _print_json(data: object, file: TextIO | None = None, indent: int | None = 1) -> int:
+def _print_json(data: object) -> int:
     import json
 
-    print(json.dumps(data, indent=indent), file=file)
+    print(json.dumps(data, indent=1))
     return Exit.DONE
 
 

@@ -7,6 +7,7 @@ import os
 from numabind._address import parse_address
 from numabind._cpulist import format_list
 from numabind._errors import MachineError, UsageError
+from numabind._files import read_text
 from numabind._machine import Allowed, Device, Machine, Node
 from numabind._pci import Override, parse_map, place, read_devices
 from numabind._problems import Problem, problem
@@ -172,8 +173,7 @@ def find_override(device: Device, overrides: tuple[Override, ...]) -> Override |
 def read_overrides(path: str) -> tuple[Override, ...]:
     """The lines of a NUMABIND_MAP file. UsageError, naming file and line, if it can't be used."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return parse_map(file.read())
+        return parse_map(read_text(path))
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or error
         raise UsageError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from numabind._address import parse_address
 from numabind._cpulist import format_list, parse_list
 from numabind._errors import MachineError
+from numabind._files import read_text
 from numabind._problems import Problem
 from numabind._record import record
 
@@ -196,8 +197,7 @@ class Machine:
 
         path = os.fspath(path)
         try:
-            with open(path, encoding="utf-8") as file:
-                data = json.load(file)
+            data = json.loads(read_text(path))
         except OSError as error:
             raise MachineError(path, error.strerror or str(error)) from error
         except (ValueError, RecursionError) as error:

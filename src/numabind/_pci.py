@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from numabind._address import bus_order, parse_address
 from numabind._cpulist import format_list, parse_list, parse_mask
+from numabind._errors import MachineError
 from numabind._machine import Device, Node
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
@@ -55,7 +56,11 @@ def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
     for name in root.listing(PCI):
         base = f"{PCI}/{name}"
         text = root.text(f"{base}/class")
-        if text is None or text[:4] not in ("0x03", "0x12"):
+        if text is None:
+            continue
+        if text[:2] != "0x":
+            raise MachineError(f"{root.path}{base}/class", f"not understood: {text!r:.40}")
+        if text[2:4] not in ("03", "12"):
             continue
         try:
             pci = str(parse_address(name))

@@ -13,6 +13,9 @@ from numabind._problems import Problem, problem
 from numabind._record import record
 from numabind._visible import Handle, Visible, find_uuid, worker_devices
 
+# More than any machine starts; a larger number is a slip, and would take hours to plan.
+MOST_WORKERS = 1 << 16
+
 
 @record
 class Seat:
@@ -125,8 +128,8 @@ def seats_of_all(
     count = len(seen.handles)
     if workers is None:
         workers = max(1, count)
-    if workers < 1:
-        raise UsageError(f"workers must be 1 or more, not {workers}")
+    if not 1 <= workers <= MOST_WORKERS:
+        raise UsageError(f"workers must be 1 to {MOST_WORKERS}, not {workers}")
     if share is None and workers > count > 0:
         raise UsageError(
             f"{workers} workers for {count} visible devices: start at most {count}, or say how to "
