@@ -1,0 +1,182 @@
+"""`bind` in a process of its own on this machine, whose CPUs a hand-made snapshot deals out.
+
+What needs several nodes is in tests/vm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    """Two nodes, the first and the last CPU of this machine, and a GPU on each."""
+    ends = (CPUS[0], CPUS[-1])
+    file = tmp_path / "machine.json"
+    nodes = [{"id": i, "cpus": str(cpu), "memory_bytes": 1 << 30} for i, cpu in enumerate(ends)]
+    devices = [
+        {"pci": f"0000:0{i}:00.0", "vendor": "nvidia", "vendor_id": "0x10de"}
+        | {"device_id": "0x2330", "node": i, "near_nodes": [i]}
+        for i in range(2)
+    ]
+    machine = {
+        "schema": 1,
+        "host": {"boot_id": None},
+        "nodes": nodes,
+        "cpus": [{"id": cpu, "node": i} for i, cpu in enumerate(ends)],
+        "devices": devices,
+        "allowed": {"cpus": "", "nodes": "0-1"},
+    }
+    file.write_text(json.dumps(machine))
+    return file
+
+
+def python(code: str, snapshot: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("NUMABIND", "OMP"))}
+    env |= {"NUMABIND_SNAPSHOT": str(snapshot), "NUMABIND_MEMORY": "none"}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**env, **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+
+
+CHURN = """
+import os, threading, numabind
+stop = threading.Event()
+def live(depth):
+    if depth and not stop.is_set():
+        child = threading.Thread(target=live, args=(depth - 1,)); child.start(); child.join()
+def churn():
+    while not stop.is_set():
+        live(3)
+threads = [threading.Thread(target=churn) for _ in range(50)]
+for thread in threads: thread.start()
+binding = numabind.bind(local_rank=0)
+outside = []
+for _ in range(200):
+    for tid in os.listdir("/proc/self/task"):
+        try:
+            mask = os.sched_getaffinity(int(tid))
+        except ProcessLookupError:
+            continue
+        if mask != binding.cpus: outside.append((tid, mask))
+stop.set()
+for thread in threads: thread.join()
+print(sorted(binding.cpus), outside)
+"""
+
+
+def test_no_thread_stays_outside_while_threads_come_and_go(snapshot: Path) -> None:
+    assert python(CHURN, snapshot).stdout == f"[{CPUS[0]}] []\n"
+
+
+def test_bind_from_another_thread_binds_the_main_thread_too(snapshot: Path) -> None:
+    code = """
+import os, threading, numabind
+thread = threading.Thread(target=numabind.bind, kwargs={"local_rank": 1})
+thread.start(); thread.join()
+print(sorted(os.sched_getaffinity(os.getpid())))
+"""
+    assert python(code, snapshot).stdout == f"[{CPUS[-1]}]\n"
+
+
+def test_nested_bindings_are_put_back_one_by_one(snapshot: Path) -> None:
+    code = """
+import os, numabind
+def now(): print(sorted(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS"))
+with numabind.bind(local_rank=0):
+    now()
+    with numabind.bind(local_rank=1):
+        now()
+    now()
+now()
+"""
+    first, last = [CPUS[0]], [CPUS[-1]]
+    lines = [f"{first} 1", f"{last} 1", f"{first} 1", f"{CPUS} None"]
+    assert python(code, snapshot).stdout.splitlines() == lines
+
+
+def test_strict_raises_and_puts_everything_back(snapshot: Path) -> None:
+    code = """
+import os, numabind
+try:
+    numabind.bind(local_rank=5, strict=True)
+except numabind.BindError as error:
+    print([p.name for p in error.problems])
+print(sorted(os.sched_getaffinity(0)), "NUMABIND_BOUND" in os.environ)
+"""
+    done = python(code, snapshot)
+    assert done.stdout == f"['rank-without-device']\n{CPUS} False\n"
+
+
+def test_wrong_arguments_raise_before_anything_is_done(snapshot: Path) -> None:
+    code = """
+import os, numabind
+for wrong in ({"mode": "nod"}, {"gpu": "first"}, {"local_rank": -1}, {"colour": 1}):
+    try:
+        numabind.bind(**wrong)
+    except numabind.UsageError as error:
+        print(error)
+print(sorted(os.sched_getaffinity(0)))
+"""
+    *said, mask = python(code, snapshot).stdout.splitlines()
+    assert len(said) == 4
+    assert mask == str(CPUS)
+
+
+LOGGED = {
+    "a warning where nothing could be done": ({"LOCAL_RANK": "7"}, "WARNING rank-without-device"),
+    "info where it could": ({"LOCAL_RANK": "1"}, "INFO rank 1 bound, gpu 0000:01:00.0, node 1"),
+    "info where it is turned off": ({"NUMABIND": "0"}, "INFO turned-off"),
+}
+
+
+@pytest.mark.parametrize(("environ", "said"), LOGGED.values(), ids=LOGGED)
+def test_each_bind_is_logged_once(snapshot: Path, environ: dict[str, str], said: str) -> None:
+    code = """
+import logging, numabind
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+numabind.bind()
+"""
+    done = python(code, snapshot, **environ)
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(said)
+
+
+def test_a_forked_child_keeps_what_it_inherited_and_restores_nothing(snapshot: Path) -> None:
+    code = """
+import os, numabind
+binding = numabind.bind(local_rank=1)
+if os.fork() == 0:
+    child = numabind.bind(local_rank=1, mode="socket")
+    binding.restore()
+    print([p.name for p in child.problems], sorted(os.sched_getaffinity(0)), flush=True)
+    os._exit(0)
+os.wait()
+"""
+    assert python(code, snapshot).stdout == f"['inherited'] [{CPUS[-1]}]\n"
+
+
+def test_run_then_bind_plans_from_the_mask_of_birth(snapshot: Path) -> None:
+    code = """
+import os, numabind
+print(sorted(os.sched_getaffinity(0)), os.environ["OMP_NUM_THREADS"])
+print(sorted(numabind.bind(local_rank=1).cpus))
+"""
+    binary = str(Path(sys.executable).with_name("numabind"))
+    wrapped = f"import os; os.execv({binary!r}, [{binary!r}, 'run', '-q', '--', "
+    wrapped += f"{sys.executable!r}, '-c', {code!r}])"
+    done = python(wrapped, snapshot, LOCAL_RANK="0")
+    assert done.stdout == f"[{CPUS[0]}] 1\n[{CPUS[-1]}]\n"
