@@ -56,7 +56,6 @@ def moves_pages():
     os.sched_setaffinity(0, {0, 1, 2, 3, 4, 5, 6, 7})
     kernel.set_mempolicy("bind", [0])
     mine, shared = Buffer(16).touch(), Buffer(8).touch()
-    kernel.set_mempolicy("default")
     ready, wait = os.pipe(), os.pipe()
     helper = os.fork()
     if helper == 0:
@@ -66,7 +65,8 @@ def moves_pages():
         os._exit(0)
     os.close(wait[0])
     os.read(ready[0], 1)
-    mine.touch()  # written after the fork: this process's own again
+    mine.touch()  # written after the fork: copied, and so this process's own again
+    kernel.set_mempolicy("default")
     before = {"mine": mine.nodes(), "shared": shared.nodes()}
     binding = numabind.bind(gpu=NEAR1[0], move_pages=True)
     say(
