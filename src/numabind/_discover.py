@@ -7,7 +7,6 @@ import os
 from numabind._address import parse_address
 from numabind._cpulist import format_list
 from numabind._errors import MachineError, UsageError
-from numabind._files import read_text
 from numabind._machine import Allowed, Device, Machine, Node
 from numabind._pci import Override, parse_map, place, read_devices
 from numabind._problems import Problem, problem
@@ -24,7 +23,6 @@ from numabind._sysfs import (
     read_offline,
     read_online,
 )
-from numabind._vendors import identify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,8 +55,13 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
     place_to_read = Root(os.fspath(root))
     online = read_online(place_to_read)
     bare = read_devices(place_to_read, online)
-    known = identify(place_to_read, bare, questions.runtime)
-    own_memory = frozenset(d.memory_node for d in known.devices if d.memory_node is not None)
+    devices, driver_nodes, said = bare, dict[str, frozenset[int]](), tuple[Problem, ...]()
+    if bare:
+        from numabind._vendors import identify
+
+        known = identify(place_to_read, bare, questions.runtime)
+        devices, driver_nodes, said = known.devices, known.driver_nodes, known.problems
+    own_memory = frozenset(d.memory_node for d in devices if d.memory_node is not None)
     if not own_memory and place_to_read.exists(NVIDIA):
         from numabind._vendors.nvidia import read_proc
 
@@ -69,7 +72,7 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
     if not numa:
         memory = place_to_read.parse("proc/meminfo", parse_meminfo)
         nodes = (Node(0, online, memory, (10,), "cpu"),)
-    devices, problems = _placed(known.devices, nodes, online, known.driver_nodes, questions)
+    devices, problems = _placed(devices, nodes, online, driver_nodes, questions)
     return Machine(
         nodes=nodes,
         cpus=read_cpus(place_to_read, online, nodes, questions.caches),
@@ -77,7 +80,7 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
         allowed=read_allowed(place_to_read, online, nodes),
         host=read_host(place_to_read, numa),
         offline_cpus=read_offline(place_to_read, online),
-        problems=known.problems + overlaps + problems,
+        problems=said + overlaps + problems,
     )
 
 
@@ -172,6 +175,8 @@ def find_override(device: Device, overrides: tuple[Override, ...]) -> Override |
 
 def read_overrides(path: str) -> tuple[Override, ...]:
     """The lines of a NUMABIND_MAP file. UsageError, naming file and line, if it can't be used."""
+    from numabind._files import read_text
+
     try:
         return parse_map(read_text(path))
     except (OSError, ValueError) as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from numabind._address import parse_address
 from numabind._cpulist import format_list, parse_list
 from numabind._errors import MachineError
-from numabind._files import read_text
 from numabind._problems import Problem
 from numabind._record import record
 
@@ -194,6 +193,8 @@ class Machine:
         """Read what `save` wrote. MachineError names the file and what is wrong with it."""
         import json
         import os
+
+        from numabind._files import read_text
 
         path = os.fspath(path)
         try:
