@@ -271,7 +271,7 @@ def test_binding_again_widens_and_changes(seen: Seen) -> None:
 
 
 def test_twice_is_once(seen: Seen) -> None:
-    assert seen["twice"]["same"]
+    assert seen["twice"]["same"], seen["twice"]["differ"]
     has(seen["twice"], NODE0, ["preferred-many", [0]])
 
 
