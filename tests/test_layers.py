@@ -21,12 +21,12 @@ ORDER = [
         "_pci",
     ),
     *("_vendors", "_vendors.nvidia", "_vendors.amd", "_visible", "_worker", "_discover"),
-    *("_resolve", "_options", "_plan", "_syscalls", "_residency", "_apply", "_bind"),
-    *("_report", "_report.text", "_cli", "__main__"),
+    *("_resolve", "_options", "_placement", "_plan", "_syscalls", "_residency", "_apply"),
+    *("_binding", "_bind", "_report", "_report.text", "_arguments", "_cli", "__main__"),
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.
 DISPATCHERS = {"_vendors": {"_vendors", "_vendors.nvidia", "_vendors.amd"}}
-LONGEST = 500
+LONGEST = 440
 FILES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in SOURCE.rglob("*.py")

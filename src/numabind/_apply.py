@@ -7,7 +7,7 @@ import os
 
 from numabind._cpulist import format_list
 from numabind._errors import MachineError
-from numabind._plan import Placement
+from numabind._placement import Placement
 from numabind._problems import Problem, problem
 from numabind._record import record
 from numabind._sysfs import Root

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numabind._cpulist import format_list
 from numabind._machine import Device, Machine, Node
-from numabind._plan import Placement, Plan
+from numabind._placement import Placement, Plan
 from numabind._problems import NOTES, Problem
 
 TYPE_CHECKING = False
