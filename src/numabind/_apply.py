@@ -52,10 +52,17 @@ class Threads:
 
 def task_ids() -> list[int]:
     """The thread ids of this process, the main thread's first; only the caller's without /proc."""
-    try:
-        return sorted(int(name) for name in os.listdir("/proc/self/task"))
-    except FileNotFoundError:
+    if not sees_own_threads():
         return [_thread.get_native_id()]
+    return sorted(int(name) for name in os.listdir("/proc/self/task"))
+
+
+def sees_own_threads() -> bool:
+    """Whether /proc is there and of this PID namespace: another's thread ids are strangers here."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid()) and os.path.isdir("/proc/self/task")
+    except OSError:
+        return False
 
 
 def bind_threads(cpus: frozenset[int], born: frozenset[int], ours: frozenset[int]) -> Threads:
@@ -87,9 +94,11 @@ def bind_threads(cpus: frozenset[int], born: frozenset[int], ours: frozenset[int
                     continue
                 put_back(tuple(before.items()))
                 return Threads(problems=(_refused(error, cpus),))
-    said = _not_kept(bound, cpus)
-    if not os.path.isdir("/proc/self/task"):
-        said = (*said, problem("threads-unseen", "there is no /proc/self/task"))
+    # The caller by its own name, 0: whatever /proc shows, this is who must be in its place.
+    said = _not_kept([0, *bound], cpus)
+    if not sees_own_threads():
+        cause = "/proc is missing or of another PID namespace"
+        said = (*said, problem("threads-unseen", cause))
     names = tuple(_thread_name(tid) for tid in kept)
     if kept:
         cause = f"{len(kept)} of {len(before)} threads: {', '.join(names[:8])}"
@@ -123,6 +132,7 @@ def _not_kept(tids: list[int], cpus: frozenset[int]) -> tuple[Problem, ...]:
 
 
 def _thread_name(tid: int) -> str:
+    tid = tid or _thread.get_native_id()
     try:
         with open(f"/proc/self/task/{tid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()
