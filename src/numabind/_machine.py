@@ -176,7 +176,13 @@ class Machine:
         import json
         import os
 
+        # A link is followed; a device or a pipe is written to, not replaced by a file.
         path = os.fspath(path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(json.dumps(self.as_dict(), indent=1) + "\n")
+            return
+        path = os.path.realpath(path)
         scratch = f"{path}.{os.getpid()}.tmp"
         try:
             with open(scratch, "w", encoding="utf-8") as file:
