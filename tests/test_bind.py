@@ -160,13 +160,50 @@ def test_a_forked_child_keeps_what_it_inherited_and_restores_nothing(snapshot: P
 import os, numabind
 binding = numabind.bind(local_rank=1)
 if os.fork() == 0:
-    child = numabind.bind(local_rank=1, mode="socket")
+    child = numabind.bind(local_rank=1)
     binding.restore()
     print([p.name for p in child.problems], sorted(os.sched_getaffinity(0)), flush=True)
     os._exit(0)
 os.wait()
 """
     assert python(code, snapshot).stdout == f"['inherited'] [{CPUS[-1]}]\n"
+
+
+# What is in the environment, the mask it meets, and the CPU that rank 1 ends on.
+MARKS = {
+    "of another machine": ("424242 0-63 40-63 0000:01:00.0 8 node,none,1,0,None", CPUS, [CPUS[-1]]),
+    "before a taskset": ("424242 0-63 {all} 0000:00:00.0 8 node,none,1,0,None", CPUS[:1], CPUS[:1]),
+    "of an older numabind": ("424242 0-63 0000:01:00.0", CPUS, [CPUS[-1]]),
+    "garbage": ("x y z", CPUS, [CPUS[-1]]),
+}
+
+
+@pytest.mark.parametrize(("mark", "mask", "cpus"), MARKS.values(), ids=MARKS)
+def test_a_mark_that_does_not_fit_this_process_is_not_believed(
+    snapshot: Path, mark: str, mask: list[int], cpus: list[int]
+) -> None:
+    code = f"""
+import os, numabind
+os.sched_setaffinity(0, {mask})
+binding = numabind.bind(local_rank=1)
+print(sorted(os.sched_getaffinity(0)), "inherited" in [p.name for p in binding.problems])
+"""
+    listed = f"{CPUS[0]}-{CPUS[-1]}"
+    done = python(code, snapshot, NUMABIND_BOUND=mark.format(all=listed))
+    assert done.stdout == f"{cpus} False\n"
+
+
+def test_a_child_that_asks_for_something_else_is_planned_anew(snapshot: Path) -> None:
+    code = """
+import os, numabind
+numabind.bind(local_rank=1)
+if os.fork() == 0:
+    child = numabind.bind(local_rank=1, smt=False)
+    print("inherited" in [p.name for p in child.problems], child.bound, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    assert python(code, snapshot).stdout == "False True\n"
 
 
 def test_run_then_bind_plans_from_the_mask_of_birth(snapshot: Path) -> None:

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# Set for what a bound process starts: "PID BORN-CPUS DEVICE THREADS". The same PID is this process
-# after exec; another is a child of a bound worker. THREADS is the OMP_NUM_THREADS we set, or "-".
+# Set for what a bound process starts: "PID BORN GIVEN DEVICE THREADS CHOICES". The same PID is this
+# process after exec; another is a child of a bound worker. It counts only while the mask is still
+# GIVEN: a variable that travelled to another machine, or a mask that somebody changed since
+# (taskset, a cpuset), says nothing about this process.
 MARK = "NUMABIND_BOUND"
 OMP = "OMP_NUM_THREADS"
 
@@ -48,12 +50,17 @@ class Request:
 
 @record
 class _Mark:
-    """What MARK says: who was bound, the mask it was born with, to which device, our threads."""
+    """What MARK says: who was bound, its mask at birth and since, its device, and how it asked.
+
+    `threads` is the OMP_NUM_THREADS that was set, or "-".
+    """
 
     pid: int
     born: frozenset[int]
+    given: frozenset[int]
     device: str
     threads: str
+    choices: str
 
 
 def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) -> Binding:
@@ -135,7 +142,11 @@ def prepare(request: Request) -> tuple[Machine, Placement]:
     placement = plan_seats(machine, (seat,), options, local_size).placements[0]
     about_me = tuple(p for p in machine.problems if _concerns(p, placement))
     placement = replace(placement, problems=about_me + placement.problems)
-    if mark is not None and mark.pid != os.getpid() and mark.device == (placement.device or "-"):
+    same = mark is not None and (mark.device, mark.choices) == (
+        placement.device or "-",
+        _choices(options),
+    )
+    if mark is not None and same and mark.pid != os.getpid():
         now = frozenset(os.sched_getaffinity(0))
         said = problem("inherited", f"process {mark.pid} was bound to {mark.device} before")
         placement = replace(
@@ -177,18 +188,19 @@ def _needs_runtime(machine: Machine, request: Request) -> bool:
 
 
 def read_mark(environ: Mapping[str, str]) -> _Mark | None:
-    """What an earlier numabind (before exec, or the parent) left; None if nothing usable."""
+    """What an earlier numabind (before exec, or the parent) left; None if it does not count."""
     words = environ.get(MARK, "").split()
     try:
-        pid, born, device, threads = words
-        return _Mark(int(pid), parse_list(born), device, threads)
+        pid, born, given, device, threads, choices = words
+        mark = _Mark(int(pid), parse_list(born), parse_list(given), device, threads, choices)
     except ValueError:
         return None
+    return mark if mark.given == frozenset(os.sched_getaffinity(os.getpid())) else None
 
 
-def make_mark(placement: Placement, born: frozenset[int], threads: str | None) -> str:
-    """The value of MARK for what this process becomes or starts."""
-    return f"{os.getpid()} {format_list(born)} {placement.device or '-'} {threads or '-'}"
+def _choices(options: Options) -> str:
+    """How a worker is to be placed, in one word."""
+    return f"{options.mode},{options.memory},{options.smt:d},{options.reserve},{options.share}"
 
 
 def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
@@ -199,7 +211,8 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
     machine, placement = planned
     options = request.options
     born = machine.allowed.cpus
-    ours = _given_before(read_mark(request.environ))
+    before = read_mark(request.environ)
+    ours = before.given if before is not None and before.pid == os.getpid() else frozenset[int]()
     inherited = any(p.name == "inherited" for p in placement.problems)
     threads = _apply.Threads()
     if placement.bound:
@@ -219,13 +232,19 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
         elsewhere = _apply.private_bytes_elsewhere(placement.memory_nodes)
     wrong = ("cpus-not-allowed", "affinity-denied")
     bound = placement.bound and not any(p.name in wrong for p in threads.problems)
-    changed = {} if inherited or not bound else environment(placement, options, request.environ)
-    mark = {MARK: make_mark(placement, born, changed.get(OMP))} if bound else {}
+    now = frozenset(os.sched_getaffinity(0))
+    changed: dict[str, str] = {}
+    if bound:
+        ours_set = before.threads if before is not None else None
+        changed = environment(placement, options, request.environ, ours_set)
+        masks = f"{format_list(born)} {format_list(now)}"
+        who = f"{placement.device or '-'} {changed.get(OMP, '-')} {_choices(options)}"
+        changed[MARK] = f"{os.getpid()} {masks} {who}"
     undo = Undo(
         os.getpid(),
         threads.before,
         policy.before if placement.memory_policy != "none" else None,
-        tuple((name, os.environ.get(name)) for name in (*changed, *mark)),
+        tuple((name, os.environ.get(name)) for name in changed),
     )
     binding = Binding(
         pid=os.getpid(),
@@ -233,8 +252,8 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
         device=placement.device,
         pci=placement.pci,
         node=placement.node,
-        bound=bound,
-        cpus=frozenset(os.sched_getaffinity(0)),
+        bound=bound or inherited,
+        cpus=now,
         memory_policy=policy.name,
         memory_nodes=policy.nodes,
         threads=placement.threads,
@@ -250,28 +269,20 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
     if options.strict and binding.misplacing:
         binding.restore()
         raise BindError(binding.misplacing)
-    os.environ.update({**changed, **mark})
+    os.environ.update(changed)
     return _with_event(binding, request.environ.get("NUMABIND_EVENTS"))
 
 
-def _given_before(mark: _Mark | None) -> frozenset[int]:
-    """The mask that an earlier bind gave this process, also before exec: its main thread's."""
-    if mark is None or mark.pid != os.getpid():
-        return frozenset()
-    return frozenset(os.sched_getaffinity(mark.pid))
-
-
 def environment(
-    placement: Placement, options: Options, environ: Mapping[str, str]
+    placement: Placement, options: Options, environ: Mapping[str, str], ours: str | None = None
 ) -> dict[str, str]:
     """The thread budget for OpenMP where the user did not choose.
 
-    torchrun sets OMP_NUM_THREADS=1 for everyone; that counts as no choice under threads="auto".
+    `ours` is what an earlier bind set. torchrun sets OMP_NUM_THREADS=1 for everyone; that counts as
+    no choice under threads="auto".
     """
     chosen = environ.get(OMP, "")
-    mark = read_mark(environ)
-    ours = mark is not None and chosen == mark.threads
-    if chosen and not ours and not (options.threads == "auto" and chosen.strip() == "1"):
+    if chosen and chosen != ours and not (options.threads == "auto" and chosen.strip() == "1"):
         return {}
     return {OMP: str(placement.threads)}
 

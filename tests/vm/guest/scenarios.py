@@ -251,15 +251,20 @@ def children():
     mine = state()
 
     def same():
-        os.sched_setaffinity(0, {4})  # its own choice, as a DataLoader's worker may make
         pages = Buffer(4).touch().nodes()
-        binding = numabind.bind(gpu=NEAR1[0])
+        binding = numabind.bind(gpu=NEAR1[0], mode="exclusive", memory="bind")
         say(check="child-same", parent=mine, pages=pages, **state(binding))
+
+    def narrowed():
+        os.sched_setaffinity(0, {4})  # its own choice, as a DataLoader's worker may make
+        binding = numabind.bind(gpu=NEAR1[0], mode="exclusive", memory="bind")
+        say(check="child-narrowed", parent=mine, **state(binding))
 
     def other():
         say(check="child-other", parent=mine, **state(numabind.bind(gpu=NEAR0[0])))
 
     kernel.child(same)
+    kernel.child(narrowed)
     kernel.child(other)
     done = subprocess.run(
         [sys.executable, f"{HERE}/witness.py"], capture_output=True, text=True, check=False
