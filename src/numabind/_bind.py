@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 
 from numabind import _apply
@@ -242,7 +243,9 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
         changed[MARK] = f"{os.getpid()} {masks} {who}"
     undo = Undo(
         os.getpid(),
+        _thread.get_native_id(),
         threads.before,
+        now,
         policy.before if placement.memory_policy != "none" else None,
         tuple((name, os.environ.get(name)) for name in changed),
     )

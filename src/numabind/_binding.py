@@ -50,13 +50,15 @@ class Binding:
     def restore(self) -> None:
         """Put back masks, memory policy and environment as they were before this bind.
 
-        Acts on the process that was bound, from the thread that bound it; elsewhere (in a forked
-        child, say) it does nothing. Pages that were moved stay. Safe to call twice.
+        Acts on the process that was bound; in another (a forked child, say) it does nothing. The
+        masks of all threads go back, also of those born since; a memory policy is its thread's own,
+        so it goes back only where the thread that bound calls this, and threads born since keep
+        theirs. Pages that were moved stay. Safe to call twice.
         """
         if self.undo.pid != os.getpid():
             return
-        _apply.put_back(self.undo.masks)
-        _apply.put_back_policy(self.undo.policy)
+        _apply.undo_masks(self.undo)
+        _apply.undo_policy(self.undo)
         for name, value in self.undo.environ:
             if value is None:
                 os.environ.pop(name, None)

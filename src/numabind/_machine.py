@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 SCHEMA = 1
+# What the lists of a snapshot may hold in all: 64 nodes with 8,192 CPUs each, as numa=fake makes
+# them, and as many devices. A file that lies must not take all memory.
+_MOST_IDS = 1 << 20
 
 
 @record
@@ -232,6 +235,7 @@ class _Reader:
 
     def __init__(self, source: str) -> None:
         self.source = source
+        self.room = _MOST_IDS
 
     def machine(self, data: object) -> Machine:
         data = self.table(data, "the snapshot")
@@ -383,9 +387,13 @@ class _Reader:
         if not isinstance(value, str):
             self.fail(f"{where}{key}", 'is not a list such as "0-3,8"')
         try:
-            return parse_list(value)
+            found = parse_list(value)
         except ValueError as error:
             self.fail(f"{where}{key}", f"is not a list: {error}")
+        self.room -= len(found)
+        if self.room < 0:
+            self.fail(f"{where}{key}", "is one list too many: no machine has so many CPUs")
+        return found
 
     def whole(self, data: dict[str, Any], key: str, where: str) -> int:
         value = self.maybe_whole(data, key, where)

@@ -88,23 +88,36 @@ def _call(name: str, *arguments: int | _Mask) -> None:
 
 def set_memory_policy(policy: str, nodes: frozenset[int]) -> None:
     """Set the calling thread's policy: a name of POLICIES and its nodes. OSError as errno says."""
+    set_raw_policy(POLICIES[policy], nodes)
+
+
+def set_raw_policy(mode: int, nodes: frozenset[int]) -> None:
+    """The same with the kernel's number of the policy, mode flags included."""
+    if nodes and max(nodes) >= _NODES:
+        raise OSError(22, f"no kernel has a node {max(nodes)}")
     words = _Mask()
     for node in nodes:
         words[node // 64] |= 1 << node % 64
     # The kernel takes one from maxnode, so 1025 makes it read 1024 bits.
     mask, size = (words, _NODES + 1) if nodes else (_NOTHING, 0)
-    _call("set_mempolicy", _number(0), POLICIES[policy], mask, size)
+    _call("set_mempolicy", _number(0), mode, mask, size)
 
 
 def get_memory_policy() -> tuple[str, frozenset[int]]:
     """The calling thread's policy and nodes. OSError as errno says."""
+    mode, nodes = get_raw_policy()
+    number = mode & ~_MODE_FLAGS
+    return _NAMES.get(number, f"policy-{number}"), nodes
+
+
+def get_raw_policy() -> tuple[int, frozenset[int]]:
+    """The kernel's number of the calling thread's policy, mode flags included, and its nodes."""
     mode, words = _Mask(), _Mask()
     _call("get_mempolicy", _number(1), mode, words, _NODES, _NOTHING, 0)
     nodes = frozenset(
         64 * i + bit for i, word in enumerate(words) if word for bit in range(64) if word >> bit & 1
     )
-    number = mode[0] & 0xFFFFFFFF & ~_MODE_FLAGS  # an int, in the low half of the long
-    return _NAMES.get(number, f"policy-{number}"), nodes
+    return mode[0] & 0xFFFFFFFF, nodes  # the mode is an int, in the low half of the long
 
 
 def page_nodes(pages: array[int]) -> array[int]:
