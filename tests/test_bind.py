@@ -217,3 +217,98 @@ print(sorted(numabind.bind(local_rank=1).cpus))
     wrapped += f"{sys.executable!r}, '-c', {code!r}])"
     done = python(wrapped, snapshot, LOCAL_RANK="0")
     assert done.stdout == f"[{CPUS[0]}] 1\n[{CPUS[-1]}]\n"
+
+
+def test_restore_lets_go_threads_that_were_born_inside(snapshot: Path) -> None:
+    code = """
+import os, threading, numabind
+ready, done = threading.Event(), threading.Event()
+def wait(): ready.set(); done.wait()
+with numabind.bind(local_rank=0):
+    thread = threading.Thread(target=wait); thread.start(); ready.wait()
+    print(sorted(os.sched_getaffinity(thread.native_id)))
+print(sorted(os.sched_getaffinity(thread.native_id)))
+done.set()
+"""
+    assert python(code, snapshot).stdout == f"[{CPUS[0]}]\n{CPUS}\n"
+
+
+def test_restore_in_another_thread_leaves_that_threads_policy(snapshot: Path) -> None:
+    code = """
+import threading, numabind
+from numabind import _syscalls
+_syscalls.set_memory_policy("interleave", frozenset({0}))
+found = []
+thread = threading.Thread(target=lambda: found.append(numabind.bind(local_rank=0, memory="prefer")))
+thread.start(); thread.join()
+found[0].restore()
+print(_syscalls.get_memory_policy())
+"""
+    assert python(code, snapshot).stdout == "('interleave', frozenset({0}))\n"
+
+
+def test_restore_keeps_the_flags_of_a_policy(snapshot: Path) -> None:
+    code = """
+import numabind
+from numabind import _syscalls
+static_bind = 1 << 15 | 2
+_syscalls.set_raw_policy(static_bind, frozenset({0}))
+with numabind.bind(local_rank=0, memory="prefer"):
+    print(_syscalls.get_memory_policy()[0])
+print(_syscalls.get_raw_policy() == (static_bind, frozenset({0})))
+"""
+    assert python(code, snapshot).stdout == "preferred-many\nTrue\n"
+
+
+WRONG = {
+    "gpu a number": "gpu=0",
+    "gpu bytes": "gpu=b'GPU-1'",
+    "rank a text": "local_rank='0'",
+    "rank not whole": "local_rank=1.5",
+    "reserve a text": "reserve='1'",
+    "strict a text": "strict='no'",
+}
+
+
+@pytest.mark.parametrize("argument", WRONG.values(), ids=WRONG)
+def test_an_argument_of_the_wrong_type_is_a_usage_error(snapshot: Path, argument: str) -> None:
+    code = f"""
+import numabind
+try:
+    numabind.bind({argument})
+except numabind.UsageError:
+    print("refused")
+"""
+    assert python(code, snapshot).stdout == "refused\n"
+
+
+def test_a_node_that_no_kernel_has_costs_only_the_memory_policy(snapshot: Path) -> None:
+    text = snapshot.read_text().replace('"id": 1, "cpus"', '"id": 5000, "cpus"')
+    text = text.replace('"node": 1', '"node": 5000').replace("[1]", "[5000]")
+    snapshot.write_text(text.replace('"nodes": "0-1"', '"nodes": "0,5000"'))
+    code = "import numabind; print(*numabind.bind(local_rank=1, memory='prefer').cpus)"
+    done = python(code, snapshot)
+    assert done.stdout == f"{CPUS[-1]}\n"
+    assert "memory-policy-unsupported" in done.stderr
+
+
+def test_a_python_without_ctypes_binds_cpus(snapshot: Path) -> None:
+    code = """
+import sys
+sys.modules["_ctypes"] = None
+import numabind
+binding = numabind.bind(local_rank=1, memory="prefer")
+print(sorted(binding.cpus), [p.name for p in binding.problems])
+"""
+    assert python(code, snapshot).stdout == f"[{CPUS[-1]}] ['memory-policy-unsupported']\n"
+
+
+def test_a_bind_that_could_not_be_has_an_event_too(snapshot: Path, tmp_path: Path) -> None:
+    code = "import numabind; numabind.bind()"
+    events = tmp_path / "events"
+    for environ in ({"LOCAL_RANK": "x"}, {"NUMABIND": "0"}, {"LOCAL_RANK": "1"}):
+        python(code, snapshot, NUMABIND_EVENTS=str(events), **environ)
+    seen = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [event["bound"] for event in seen] == [False, False, True]
+    names = [[said["name"] for said in event["problems"]] for event in seen]
+    assert names == [["bad-setting"], ["turned-off"], []]

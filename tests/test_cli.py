@@ -352,3 +352,79 @@ def test_a_snapshot_with_gpus_that_are_not_here_is_ignored_and_named(tmp_path: P
     assert done.returncode == 0
     assert "snapshot-unfit" in done.stderr
     assert "0000:fe:1f.7" in done.stderr
+
+
+def test_a_map_for_one_gpu_leaves_the_others_of_a_snapshot(tmp_path: Path) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    ends = (cpus[0], cpus[-1])
+    nodes = [{"id": i, "cpus": str(cpu), "memory_bytes": 1 << 30} for i, cpu in enumerate(ends)]
+    # The firmware puts both on node 0; the snapshot was corrected by hand.
+    devices = [
+        {"pci": f"0000:0{i}:00.0", "vendor": "nvidia", "vendor_id": "0x10de"}
+        | {"device_id": "0x2330", "numa_node": 0, "node": i, "near_nodes": [i]}
+        for i in range(2)
+    ]
+    machine = {"schema": 1, "host": {"boot_id": None}, "nodes": nodes, "devices": devices}
+    machine |= {"cpus": [{"id": cpu, "node": i} for i, cpu in enumerate(ends)]}
+    machine |= {"allowed": {"cpus": "", "nodes": "0-1"}}
+    (tmp_path / "machine.json").write_text(json.dumps(machine))
+    (tmp_path / "map").write_text("0000:00:00.0 nodes=0\n")
+    done = numabind(
+        *("run", "--memory", "none", "--local-rank", "1", "--", "true"),
+        NUMABIND_SNAPSHOT=str(tmp_path / "machine.json"),
+        NUMABIND_MAP=str(tmp_path / "map"),
+    )
+    assert "node 1" in done.stderr
+
+
+def test_a_new_snapshot_heals_one_that_does_not_fit(tmp_path: Path) -> None:
+    file = tmp_path / "machine.json"
+    numabind("snapshot", "-o", file)
+    old = json.loads(file.read_text())
+    old["host"]["boot_id"] = "old-boot"
+    file.write_text(json.dumps(old))
+    numabind("snapshot", "-o", file, NUMABIND_SNAPSHOT=str(file))
+    assert "old-boot" not in file.read_text()
+    assert "snapshot-unfit" not in numabind("run", "--", "true", NUMABIND_SNAPSHOT=str(file)).stderr
+
+
+def test_a_snapshot_may_come_through_a_pipe(two_socket: Path) -> None:
+    command = f"{{numabind}} snapshot --root {two_socket} | {{numabind}} plan --snapshot /dev/stdin"
+    done = shell(command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "rank 7" in done.stdout
+
+
+def test_a_snapshot_replaces_no_pipe_and_follows_links(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert numabind("snapshot", "-o", tmp_path / "link").returncode == 0
+    assert (tmp_path / "link").is_symlink()
+    assert json.loads((tmp_path / "real").read_text())["schema"] == 1
+    done = shell("{numabind} snapshot -o /dev/stdout | cat")
+    assert json.loads(done.stdout)["schema"] == 1
+
+
+def test_the_command_gets_the_locale_it_was_given() -> None:
+    binary = str(Path(sys.executable).with_name("numabind"))
+    done = subprocess.run(
+        [binary, "run", "-q", "--", "sh", "-c", "echo $LC_CTYPE"],
+        env={"PATH": os.environ["PATH"], "LC_CTYPE": "POSIX"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "POSIX\n"
+
+
+def test_a_process_named_in_any_bytes_is_read(tmp_path: Path) -> None:
+    script = tmp_path / "entra\u00eene.py"
+    script.write_text(f"#!{sys.executable}\nimport numabind\nprint(numabind.bind().bound)\n")
+    script.chmod(0o755)
+    done = subprocess.run([str(script)], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_a_closed_stdout_is_said() -> None:
+    done = shell("{numabind} show >&-")
+    assert done.returncode == 2
+    assert "standard output is closed" in done.stderr

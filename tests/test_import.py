@@ -98,7 +98,7 @@ RUN = """
 import os, sys
 before = set(sys.modules)
 from numabind import _cli
-os.execvpe = lambda *_: print(*sorted(set(sys.modules) - before))
+os.execvp = lambda *_: print(*sorted(set(sys.modules) - before))
 _cli.main(["run", "--quiet", "--", "true"])
 """
 

@@ -16,6 +16,7 @@ ORDER = [
         "_problems",
         "_errors",
         "_files",
+        "_fields",
         "_machine",
         "_sysfs",
         "_pci",

@@ -10,7 +10,7 @@ from numabind._errors import MachineError
 from numabind._placement import Placement
 from numabind._problems import Problem, problem
 from numabind._record import record
-from numabind._sysfs import Root
+from numabind._sysfs import Root, read_allowed, read_online
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,6 +69,15 @@ def sees_own_threads() -> bool:
         return os.readlink("/proc/self") == str(os.getpid()) and os.path.isdir("/proc/self/task")
     except OSError:
         return False
+
+
+def own_mask(tid: int = 0) -> frozenset[int]:
+    """The mask of the calling thread, or of another of this process; from /proc if refused."""
+    try:
+        return frozenset(os.sched_getaffinity(tid))
+    except OSError:
+        here = Root("/")
+        return read_allowed(here, read_online(here), ()).cpus
 
 
 def bind_threads(cpus: frozenset[int], born: frozenset[int], ours: frozenset[int]) -> Threads:

@@ -97,9 +97,12 @@ def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) 
             else problem("bad-setting", str(error))
         )
         binding = unbound(said)
+        with_event(binding, environ)
         if options.get("strict", environ.get("NUMABIND_STRICT", "").strip() == "1"):
             _log_problems(binding.problems)
             raise BindError(binding.problems) from error
+    else:
+        binding = with_event(binding, environ)
     _log_problems(binding.problems)
     if binding.bound:
         _logger().info("%s", binding.text)
@@ -148,7 +151,7 @@ def prepare(request: Request) -> tuple[Machine, Placement]:
         _choices(options),
     )
     if mark is not None and same and mark.pid != os.getpid():
-        now = frozenset(os.sched_getaffinity(0))
+        now = _apply.own_mask()
         said = problem("inherited", f"process {mark.pid} was bound to {mark.device} before")
         placement = replace(
             placement, bound=False, cpus=now, memory_policy="none", problems=(said,)
@@ -164,10 +167,10 @@ def _concerns(said: Problem, placement: Placement) -> bool:
 def seat_of(machine: Machine, request: Request) -> tuple[Seat, int | None]:
     """The worker's device, and how many workers the machine has if a launcher says so."""
     seen = visible(machine, request.environ)
-    worker = detect(request.environ) if request.local_rank is None else None
-    local_size = worker.local_size if worker else None
-    rank = worker.local_rank if worker else request.local_rank
-    said = worker.problems if worker else ()
+    worker = detect(request.environ)
+    local_size, rank, said = worker.local_size, worker.local_rank, worker.problems
+    if request.local_rank is not None:
+        rank, said = request.local_rank, ()
     if request.gpu is not None:
         handle, why = find_gpu(machine, seen, request.gpu)
         return Seat(rank, handle, (*said, *([why] if why else []))), local_size
@@ -196,7 +199,7 @@ def read_mark(environ: Mapping[str, str]) -> _Mark | None:
         mark = _Mark(int(pid), parse_list(born), parse_list(given), device, threads, choices)
     except ValueError:
         return None
-    return mark if mark.given == frozenset(os.sched_getaffinity(os.getpid())) else None
+    return mark if mark.given == _apply.own_mask(os.getpid()) else None
 
 
 def _choices(options: Options) -> str:
@@ -233,7 +236,7 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
         elsewhere = _apply.private_bytes_elsewhere(placement.memory_nodes)
     wrong = ("cpus-not-allowed", "affinity-denied")
     bound = placement.bound and not any(p.name in wrong for p in threads.problems)
-    now = frozenset(os.sched_getaffinity(0))
+    now = _apply.own_mask()
     changed: dict[str, str] = {}
     if bound:
         ours_set = before.threads if before is not None else None
@@ -271,9 +274,10 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
     )
     if options.strict and binding.misplacing:
         binding.restore()
+        with_event(replace(binding, bound=False), request.environ)
         raise BindError(binding.misplacing)
     os.environ.update(changed)
-    return _with_event(binding, request.environ.get("NUMABIND_EVENTS"))
+    return binding
 
 
 def environment(
@@ -290,8 +294,9 @@ def environment(
     return {OMP: str(placement.threads)}
 
 
-def _with_event(binding: Binding, path: str | None) -> Binding:
+def with_event(binding: Binding, environ: Mapping[str, str]) -> Binding:
     """Append the Binding to NUMABIND_EVENTS as one line; failing to is a problem."""
+    path = environ.get("NUMABIND_EVENTS")
     if not path:
         return binding
     import json

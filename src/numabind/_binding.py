@@ -114,7 +114,7 @@ class Binding:
 
 def unbound(said: Problem) -> Binding:
     """The Binding of a process that was left alone."""
-    cpus = frozenset(os.sched_getaffinity(0)) if is_linux() else frozenset[int]()
+    cpus = _apply.own_mask() if is_linux() else frozenset[int]()
     return Binding(
         pid=os.getpid(),
         local_rank=None,

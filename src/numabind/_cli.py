@@ -15,6 +15,7 @@ from numabind._errors import BindError, MachineError, NumabindError, UsageError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
     from typing import Any
 
     from numabind._machine import Machine
@@ -104,6 +105,7 @@ def run(values: dict[str, Any], command: list[str]) -> int:
                 if said.name == "device-not-found":
                     raise UsageError(f"--gpu: {said.cause}. {said.remedy}")
             binding = _bind.apply(planned, request)
+        binding = _bind.with_event(binding, environ)
         if as_json:
             import json
 
@@ -114,6 +116,7 @@ def run(values: dict[str, Any], command: list[str]) -> int:
                 _tell(f"numabind: {binding.text}")
     else:
         make_options(values)
+        _bind.with_event(unbound(early), environ)
         _say((early,), quiet=bool(quiet))
     return _become(command)
 
@@ -129,15 +132,20 @@ def _say(problems: tuple[Problem, ...], quiet: bool) -> None:
 
 
 def _become(command: list[str]) -> int:
-    from numabind import _syscalls
-
-    # PEP 538: under the C locale Python exports LC_CTYPE, which the command was not given.
-    environ = dict(os.environ)
-    if environ.get("LC_CTYPE") == "C.UTF-8" and not _was_given("LC_CTYPE"):
-        del environ["LC_CTYPE"]
-    _syscalls.restore_default_signals()
     try:
-        os.execvpe(command[0], command, environ)
+        from numabind import _syscalls
+    except ImportError:
+        pass  # a Python without libffi: SIGPIPE stays ignored
+    else:
+        _syscalls.restore_default_signals()
+    # PEP 538: under the C locale Python exports an LC_CTYPE that the command was not given.
+    given = _given_at_start("LC_CTYPE")
+    if given is None:
+        os.environ.pop("LC_CTYPE", None)
+    elif given != os.environ.get("LC_CTYPE"):
+        os.environ["LC_CTYPE"] = given
+    try:
+        os.execvp(command[0], command)
     except FileNotFoundError:
         return _fail(f"run: {command[0]}: command not found", Exit.NOT_FOUND)
     except (OSError, ValueError) as error:
@@ -145,16 +153,21 @@ def _become(command: list[str]) -> int:
         return _fail(f"run: {command[0]}: {cause}", Exit.NOT_EXECUTABLE)
 
 
-def _was_given(variable: str) -> bool:
+def _given_at_start(variable: str) -> str | None:
+    """The value of a variable when this process started; as it is now if /proc does not say."""
     try:
         with open("/proc/self/environ", "rb") as file:
             data = file.read()
     except OSError:
-        return True
-    return any(part.startswith(variable.encode() + b"=") for part in data.split(b"\0"))
+        return os.environ.get(variable)
+    name = os.fsencode(variable) + b"="
+    found = [part.removeprefix(name) for part in data.split(b"\0") if part.startswith(name)]
+    return os.fsdecode(found[0]) if found else None
 
 
 def _other_verbs(words: list[str]) -> int:
+    import io
+
     parser = make_parser()
     # argparse would take what follows -- for its own: the command is cut off before.
     command: list[str] = []
@@ -162,11 +175,18 @@ def _other_verbs(words: list[str]) -> int:
         cut = words.index("--")
         words, command = words[:cut], words[cut + 1 :]
     parsed = parser.parse_args(words)
+    if sys.stdout is None:
+        raise UsageError("standard output is closed: there is nowhere to write the answer")
+    # A name in the machine may hold what this terminal's encoding does not.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     verb = parsed.verb or "overview"
     return int(_VERBS[verb](parsed, command))
 
 
-def _machine(parsed: argparse.Namespace) -> tuple[Machine, Visible | None]:
+def _machine(
+    parsed: argparse.Namespace, environ: Mapping[str, str] = os.environ
+) -> tuple[Machine, Visible | None]:
     """The machine that was asked for; on the live one also the devices this environment sees."""
     from numabind._discover import Questions, discover, discover_here
     from numabind._machine import Machine
@@ -178,8 +198,8 @@ def _machine(parsed: argparse.Namespace) -> tuple[Machine, Visible | None]:
         if not os.path.isdir(parsed.root):
             raise UsageError(f"--root {parsed.root}: no such directory")
         return discover(parsed.root), None
-    machine = discover_here(os.environ, Questions())
-    return machine, visible(machine, os.environ)
+    machine = discover_here(environ, Questions())
+    return machine, visible(machine, environ)
 
 
 def _show(parsed: argparse.Namespace, _: list[str]) -> int:
@@ -243,8 +263,14 @@ def _overview(parsed: argparse.Namespace, _: list[str]) -> int:
 
 def _snapshot(parsed: argparse.Namespace, _: list[str]) -> int:
     from numabind._discover import anonymous
+    from numabind._problems import HARMLESS
+    from numabind._record import replace
 
-    machine, _seen = _machine(parsed)
+    # What was wrong with an earlier snapshot or a map is not of the machine.
+    environ = {name: value for name, value in os.environ.items() if name != "NUMABIND_SNAPSHOT"}
+    machine = _machine(parsed, environ)[0]
+    kept = tuple(said for said in machine.problems if said.name not in HARMLESS)
+    machine = replace(machine, problems=kept)
     if parsed.anonymize:
         machine = anonymous(machine)
     if parsed.output is None:

@@ -209,13 +209,17 @@ def discover_here(environ: Mapping[str, str], questions: Questions) -> Machine:
         machine = discover("/", questions)
         return replace(machine, problems=(said, *machine.problems))
     online = frozenset(cpu.id for cpu in machine.cpus)
-    devices, problems = machine.devices, machine.problems
-    if questions.overrides:
-        devices, problems = _placed(devices, machine.nodes, online, {}, questions)
+    # The snapshot's places stay, but for what NUMABIND_MAP names.
+    again, said_of_map = _placed(machine.devices, machine.nodes, online, {}, questions)
+    devices = tuple(
+        new if new.node_source == "map" else old
+        for old, new in zip(machine.devices, again, strict=True)
+    )
+    about_map = tuple(p for p in said_of_map if p.name == "map-unmatched")
     return replace(
         machine,
         devices=devices,
-        problems=problems,
+        problems=machine.problems + about_map,
         allowed=_allowed_within(here, machine, online),
     )
 
@@ -285,7 +289,7 @@ def anonymous(machine: Machine) -> Machine:
         )
         for device in machine.devices
     )
-    # Not None: a snapshot without a boot id is believed on any machine that has its CPUs.
-    return replace(
-        machine, devices=devices, host=replace(machine.host, name=None, boot_id="anonymized")
-    )
+    # Not None: a snapshot without a boot id is believed on any machine that has its CPUs. Problems
+    # quote paths, UUIDs and boot ids.
+    host = replace(machine.host, name=None, boot_id="anonymized")
+    return replace(machine, devices=devices, host=host, problems=())

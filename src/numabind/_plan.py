@@ -296,7 +296,16 @@ class _Planner:
         block = cores[first : first + each + (number < more)]
         cpus = frozenset(cpu for core in block for cpu in core)
         why = f"mode exclusive: share {number + 1} of {count}, {len(block)} of {len(cores)} cores"
-        return cpus, f"{why}: {format_list(cpus)}", None
+        return cpus, f"{why}: {format_list(cpus)}", self.overlap(device, place)
+
+    def overlap(self, device: Device | None, place: _Place) -> Problem | None:
+        """The problem of a device elsewhere whose place has some of the same CPUs."""
+        for other in self.physical if device is not None else ():
+            near = self.place(other)
+            if near is not None and near.cpus != place.cpus and near.cpus & place.cpus:
+                shared = format_list(near.cpus & place.cpus)
+                return problem("places-overlap", f"{other.pci} is near CPUs {shared}, too")
+        return None
 
     def core_complex(
         self, device: Device | None, place: _Place, mine: frozenset[int]

@@ -50,10 +50,12 @@ def detect(environ: Mapping[str, str]) -> Worker:
     """
     found: list[tuple[str, str, int, int | None]] = []
     for launcher, variable, sizes in LAUNCHERS:
-        if environ.get(variable, "") == "":
+        # -1 is what several trainers take, and some set, for "not distributed".
+        if environ.get(variable, "").strip() in ("", "-1"):
             continue
         rank = _number(environ, variable)
-        size = next((_size(environ, name) for name in sizes if environ.get(name, "") != ""), None)
+        set_sizes = (name for name in sizes if environ.get(name, "").strip() not in ("", "-1"))
+        size = next((_size(environ, name) for name in set_sizes), None)
         found.append((launcher, variable, rank, size))
     if not found:
         return Worker()
