@@ -13,30 +13,12 @@ from pathlib import Path
 
 import pytest
 
-CPUS = sorted(os.sched_getaffinity(0))
+from samples import CPUS, pretend
 
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
-    """Two nodes, the first and the last CPU of this machine, and a GPU on each."""
-    ends = (CPUS[0], CPUS[-1])
-    file = tmp_path / "machine.json"
-    nodes = [{"id": i, "cpus": str(cpu), "memory_bytes": 1 << 30} for i, cpu in enumerate(ends)]
-    devices = [
-        {"pci": f"0000:0{i}:00.0", "vendor": "nvidia", "vendor_id": "0x10de"}
-        | {"device_id": "0x2330", "node": i, "near_nodes": [i]}
-        for i in range(2)
-    ]
-    machine = {
-        "schema": 1,
-        "host": {"boot_id": None},
-        "nodes": nodes,
-        "cpus": [{"id": cpu, "node": i} for i, cpu in enumerate(ends)],
-        "devices": devices,
-        "allowed": {"cpus": "", "nodes": "0-1"},
-    }
-    file.write_text(json.dumps(machine))
-    return file
+    return pretend(tmp_path)
 
 
 def python(code: str, snapshot: Path, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,7 @@ import pytest
 
 from machines.build import build
 from machines.shapes import SHAPES
+from samples import CPUS, pretend
 
 SELF = "/proc/self/status"
 
@@ -302,25 +303,8 @@ def test_a_worker_runs_unbound_where_there_is_no_sysfs() -> None:
 
 def test_a_hand_made_snapshot_places_workers_of_this_machine(tmp_path: Path) -> None:
     """The whole road on real hardware that lacks the GPUs: NUMABIND_SNAPSHOT describes them."""
-    cpus = sorted(os.sched_getaffinity(0))
-    machine = {
-        "schema": 1,
-        "host": {"boot_id": None},
-        "nodes": [
-            {"id": 0, "cpus": str(cpus[0]), "memory_bytes": 1 << 30, "kind": "cpu"},
-            {"id": 1, "cpus": str(cpus[-1]), "memory_bytes": 1 << 30, "kind": "cpu"},
-        ],
-        "cpus": [{"id": cpus[0], "node": 0}, {"id": cpus[-1], "node": 1}],
-        "devices": [
-            {"pci": f"0000:0{i + 1}:00.0", "vendor": "nvidia", "vendor_id": "0x10de"}
-            | {"device_id": "0x2330", "node": i, "near_nodes": [i]}
-            for i in range(2)
-        ],
-        "allowed": {"cpus": "0", "nodes": "0-1"},
-    }
-    file = tmp_path / "machine.json"
-    file.write_text(json.dumps(machine))
-    for rank, cpu in ((0, cpus[0]), (1, cpus[-1])):
+    file = pretend(tmp_path)
+    for rank, cpu in ((0, CPUS[0]), (1, CPUS[-1])):
         done = numabind(
             *("run", "--memory", "none", "--", "grep", "Cpus_allowed_list", SELF),
             NUMABIND_SNAPSHOT=str(file),
@@ -328,7 +312,7 @@ def test_a_hand_made_snapshot_places_workers_of_this_machine(tmp_path: Path) -> 
             LOCAL_WORLD_SIZE="2",
         )
         assert done.stdout.split() == ["Cpus_allowed_list:", str(cpu)]
-        assert f"rank {rank} bound, gpu 0000:0{rank + 1}:00.0, node {rank}" in done.stderr
+        assert f"rank {rank} bound, gpu 0000:0{rank}:00.0, node {rank}" in done.stderr
 
 
 def test_a_snapshot_of_another_boot_is_ignored_and_named(tmp_path: Path) -> None:
@@ -355,23 +339,12 @@ def test_a_snapshot_with_gpus_that_are_not_here_is_ignored_and_named(tmp_path: P
 
 
 def test_a_map_for_one_gpu_leaves_the_others_of_a_snapshot(tmp_path: Path) -> None:
-    cpus = sorted(os.sched_getaffinity(0))
-    ends = (cpus[0], cpus[-1])
-    nodes = [{"id": i, "cpus": str(cpu), "memory_bytes": 1 << 30} for i, cpu in enumerate(ends)]
     # The firmware puts both on node 0; the snapshot was corrected by hand.
-    devices = [
-        {"pci": f"0000:0{i}:00.0", "vendor": "nvidia", "vendor_id": "0x10de"}
-        | {"device_id": "0x2330", "numa_node": 0, "node": i, "near_nodes": [i]}
-        for i in range(2)
-    ]
-    machine = {"schema": 1, "host": {"boot_id": None}, "nodes": nodes, "devices": devices}
-    machine |= {"cpus": [{"id": cpu, "node": i} for i, cpu in enumerate(ends)]}
-    machine |= {"allowed": {"cpus": "", "nodes": "0-1"}}
-    (tmp_path / "machine.json").write_text(json.dumps(machine))
+    file = pretend(tmp_path, numa_node=0)
     (tmp_path / "map").write_text("0000:00:00.0 nodes=0\n")
     done = numabind(
         *("run", "--memory", "none", "--local-rank", "1", "--", "true"),
-        NUMABIND_SNAPSHOT=str(tmp_path / "machine.json"),
+        NUMABIND_SNAPSHOT=str(file),
         NUMABIND_MAP=str(tmp_path / "map"),
     )
     assert "node 1" in done.stderr
@@ -428,3 +401,18 @@ def test_a_closed_stdout_is_said() -> None:
     done = shell("{numabind} show >&-")
     assert done.returncode == 2
     assert "standard output is closed" in done.stderr
+
+
+def test_a_rank_by_hand_shares_by_the_size_of_the_launcher(tmp_path: Path) -> None:
+    file = pretend(tmp_path)
+    for size, share, rank, gpu in (
+        ("4", "block", 2, 1),
+        ("4", "block", 1, 0),
+        ("", "cyclic", 2, 0),
+    ):
+        done = numabind(
+            *("run", "--memory", "none", "--share", share, "--local-rank", rank, "--", "true"),
+            NUMABIND_SNAPSHOT=str(file),
+            LOCAL_WORLD_SIZE=size,
+        )
+        assert f"rank {rank} bound, gpu 0000:0{gpu}:00.0" in done.stderr
