@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from numabind import BindError, MachineError
+from numabind._binding import unbound
+from numabind._problems import problem
 from samples import CPUS, pretend
 
 
@@ -294,3 +298,14 @@ def test_a_bind_that_could_not_be_has_an_event_too(snapshot: Path, tmp_path: Pat
     assert [event["bound"] for event in seen] == [False, False, True]
     names = [[said["name"] for said in event["problems"]] for event in seen]
     assert names == [["bad-setting"], ["turned-off"], []]
+
+
+def test_errors_and_bindings_survive_pickling() -> None:
+    """Workers of Ray and multiprocessing send both between processes."""
+    said = problem("no-device", "none is there")
+    refused = pickle.loads(pickle.dumps(BindError((said,))))
+    assert (refused.problems, str(refused)) == ((said,), said.text)
+    broken = pickle.loads(pickle.dumps(MachineError("/a", "is not there", "mount it")))
+    assert (broken.path, str(broken)) == ("/a", "/a: is not there (mount it)")
+    kept = unbound(said)
+    assert pickle.loads(pickle.dumps(kept)) == kept

@@ -33,8 +33,12 @@ class MachineError(NumabindError, OSError):
     def __init__(self, path: str, cause: str, remedy: str = "") -> None:
         self.path = path
         self.cause = cause
+        self.remedy = remedy
         text = f"{path}: {cause}" + (f" ({remedy})" if remedy else "")
         OSError.__init__(self, text)
+
+    def __reduce__(self) -> tuple[type[MachineError], tuple[str, str, str]]:
+        return MachineError, (self.path, self.cause, self.remedy)
 
 
 class BindError(NumabindError, OSError):
@@ -46,3 +50,7 @@ class BindError(NumabindError, OSError):
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         self.problems = problems
         OSError.__init__(self, "; ".join(problem.text for problem in problems))
+
+    def __reduce__(self) -> tuple[type[BindError], tuple[tuple[Problem, ...]]]:
+        # Workers of Ray and multiprocessing send their exceptions by pickle.
+        return BindError, (self.problems,)
