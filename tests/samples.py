@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from dataclasses import replace as changed
@@ -92,3 +93,31 @@ def machines(draw: st.DrawFn) -> Machine:
     mems = frozenset(n for n in numbers if draw(st.integers(0, 3)))
     quota = draw(st.none() | st.floats(0.01, 64))
     return Machine(tuple(nodes), tuple(cpus), tuple(devices), Allowed(allowed, mems, quota))
+
+
+CPUS = sorted(os.sched_getaffinity(0))
+ENDS = (CPUS[0], CPUS[-1])
+
+
+def pretend(directory: Path, numa_node: int | None = None) -> Path:
+    """A hand-made snapshot: the first and the last CPU here as two nodes, with a GPU on each.
+
+    `numa_node` is what the firmware says of both.
+    """
+    nodes = [{"id": i, "cpus": str(cpu), "memory_bytes": 1 << 30} for i, cpu in enumerate(ENDS)]
+    devices = [
+        {"pci": f"0000:0{i}:00.0", "vendor": "nvidia", "vendor_id": "0x10de", "node": i}
+        | {"device_id": "0x2330", "numa_node": numa_node, "near_nodes": [i]}
+        for i in range(2)
+    ]
+    machine = {
+        "schema": 1,
+        "host": {"boot_id": None},
+        "nodes": nodes,
+        "cpus": [{"id": cpu, "node": i} for i, cpu in enumerate(ENDS)],
+        "devices": devices,
+        "allowed": {"cpus": "", "nodes": "0-1"},
+    }
+    file = directory / "machine.json"
+    file.write_text(json.dumps(machine))
+    return file

@@ -13,6 +13,7 @@ import pytest
 
 from machines.build import build
 from machines.shapes import SHAPES
+from samples import CPUS, pretend
 
 SELF = "/proc/self/status"
 
@@ -36,7 +37,7 @@ BAD_INPUT = {
     "unknown mode": (["plan", "--mode", "nod"], "mode 'nod'"),
     "unknown memory": (["run", "--memory", "near", "--", "true"], "memory 'near'"),
     "unknown share": (["plan", "--share", "evenly"], "share 'evenly'"),
-    "no workers": (["plan", "--workers", "0"], "workers must be 1 or more"),
+    "no workers": (["plan", "--workers", "0"], "workers must be 1 to"),
     "not a number": (["run", "--reserve", "x", "--", "true"], "--reserve"),
     "negative rank": (["run", "--local-rank", "-1", "--", "true"], "-1"),
     "no such root": (["show", "--root", "/nonexistent"], "--root /nonexistent"),
@@ -236,27 +237,74 @@ def test_a_closed_pipe_is_no_traceback(two_socket: Path) -> None:
     assert (done.stdout, done.stderr) == ("{\n", "")
 
 
+STREAMS = {
+    "no stderr": "{numabind} run -- echo ran 2>&-",
+    "full stderr": "{numabind} run -- echo ran 2>/dev/full",
+    "no stdin": "{numabind} run -q -- echo ran <&-",
+}
+
+
+@pytest.mark.parametrize("command", STREAMS.values(), ids=STREAMS)
+def test_a_worker_runs_whatever_its_streams_are(command: str) -> None:
+    done = shell(command)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+
+
+def test_a_full_disk_is_said_in_one_line(two_socket: Path) -> None:
+    done = shell(f"{{numabind}} show --json --root {two_socket} >/dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "numabind: can't write the answer: No space left on device\n"
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    binary = Path(sys.executable).with_name("numabind")
+    return subprocess.run(
+        ["sh", "-c", command.format(numabind=binary)], capture_output=True, text=True, check=False
+    )
+
+
+# An empty map is a map, an empty snapshot is none, and events only matter afterwards.
+WAITING = {
+    "NUMABIND_MAP": (0, "bound"),
+    "NUMABIND_SNAPSHOT": (2, "NUMABIND_SNAPSHOT"),
+    "NUMABIND_EVENTS": (0, "NUMABIND_EVENTS"),
+}
+
+
+@pytest.mark.parametrize("variable", WAITING)
+def test_a_pipe_that_nobody_serves_keeps_no_worker_waiting(variable: str, tmp_path: Path) -> None:
+    code, said = WAITING[variable]
+    os.mkfifo(tmp_path / "pipe")
+    done = numabind("run", "--", "echo", "ran", **{variable: str(tmp_path / "pipe")})
+    assert done.returncode == code
+    assert said in done.stderr
+
+
+def test_a_file_without_end_is_refused() -> None:
+    done = numabind("run", "--", "true", NUMABIND_SNAPSHOT="/dev/zero")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "longer than" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["0", "off", "False", "no"])
+def test_words_that_turn_it_off(value: str) -> None:
+    assert "turned-off" in numabind("run", "--", "true", NUMABIND=value).stderr
+
+
+def test_a_worker_runs_unbound_where_there_is_no_sysfs() -> None:
+    """As in a container without /sys: the readers look where nothing is."""
+    code = "from numabind import _cli, _sysfs; _sysfs.CPU = 'nowhere'; "
+    code += "_cli.main(['run', '--', 'echo', 'ran'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+    assert "machine-unreadable" in done.stderr
+    assert "worker not bound" in done.stderr
+
+
 def test_a_hand_made_snapshot_places_workers_of_this_machine(tmp_path: Path) -> None:
     """The whole road on real hardware that lacks the GPUs: NUMABIND_SNAPSHOT describes them."""
-    cpus = sorted(os.sched_getaffinity(0))
-    machine = {
-        "schema": 1,
-        "host": {"boot_id": None},
-        "nodes": [
-            {"id": 0, "cpus": str(cpus[0]), "memory_bytes": 1 << 30, "kind": "cpu"},
-            {"id": 1, "cpus": str(cpus[-1]), "memory_bytes": 1 << 30, "kind": "cpu"},
-        ],
-        "cpus": [{"id": cpus[0], "node": 0}, {"id": cpus[-1], "node": 1}],
-        "devices": [
-            {"pci": f"0000:0{i + 1}:00.0", "vendor": "nvidia", "vendor_id": "0x10de"}
-            | {"device_id": "0x2330", "node": i, "near_nodes": [i]}
-            for i in range(2)
-        ],
-        "allowed": {"cpus": "0", "nodes": "0-1"},
-    }
-    file = tmp_path / "machine.json"
-    file.write_text(json.dumps(machine))
-    for rank, cpu in ((0, cpus[0]), (1, cpus[-1])):
+    file = pretend(tmp_path)
+    for rank, cpu in ((0, CPUS[0]), (1, CPUS[-1])):
         done = numabind(
             *("run", "--memory", "none", "--", "grep", "Cpus_allowed_list", SELF),
             NUMABIND_SNAPSHOT=str(file),
@@ -264,7 +312,7 @@ def test_a_hand_made_snapshot_places_workers_of_this_machine(tmp_path: Path) -> 
             LOCAL_WORLD_SIZE="2",
         )
         assert done.stdout.split() == ["Cpus_allowed_list:", str(cpu)]
-        assert f"rank {rank} bound, gpu 0000:0{rank + 1}:00.0, node {rank}" in done.stderr
+        assert f"rank {rank} bound, gpu 0000:0{rank}:00.0, node {rank}" in done.stderr
 
 
 def test_a_snapshot_of_another_boot_is_ignored_and_named(tmp_path: Path) -> None:
@@ -288,3 +336,83 @@ def test_a_snapshot_with_gpus_that_are_not_here_is_ignored_and_named(tmp_path: P
     assert done.returncode == 0
     assert "snapshot-unfit" in done.stderr
     assert "0000:fe:1f.7" in done.stderr
+
+
+def test_a_map_for_one_gpu_leaves_the_others_of_a_snapshot(tmp_path: Path) -> None:
+    # The firmware puts both on node 0; the snapshot was corrected by hand.
+    file = pretend(tmp_path, numa_node=0)
+    (tmp_path / "map").write_text("0000:00:00.0 nodes=0\n")
+    done = numabind(
+        *("run", "--memory", "none", "--local-rank", "1", "--", "true"),
+        NUMABIND_SNAPSHOT=str(file),
+        NUMABIND_MAP=str(tmp_path / "map"),
+    )
+    assert "node 1" in done.stderr
+
+
+def test_a_new_snapshot_heals_one_that_does_not_fit(tmp_path: Path) -> None:
+    file = tmp_path / "machine.json"
+    numabind("snapshot", "-o", file)
+    old = json.loads(file.read_text())
+    old["host"]["boot_id"] = "old-boot"
+    file.write_text(json.dumps(old))
+    numabind("snapshot", "-o", file, NUMABIND_SNAPSHOT=str(file))
+    assert "old-boot" not in file.read_text()
+    assert "snapshot-unfit" not in numabind("run", "--", "true", NUMABIND_SNAPSHOT=str(file)).stderr
+
+
+def test_a_snapshot_may_come_through_a_pipe(two_socket: Path) -> None:
+    command = f"{{numabind}} snapshot --root {two_socket} | {{numabind}} plan --snapshot /dev/stdin"
+    done = shell(command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "rank 7" in done.stdout
+
+
+def test_a_snapshot_replaces_no_pipe_and_follows_links(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert numabind("snapshot", "-o", tmp_path / "link").returncode == 0
+    assert (tmp_path / "link").is_symlink()
+    assert json.loads((tmp_path / "real").read_text())["schema"] == 1
+    done = shell("{numabind} snapshot -o /dev/stdout | cat")
+    assert json.loads(done.stdout)["schema"] == 1
+
+
+def test_the_command_gets_the_locale_it_was_given() -> None:
+    binary = str(Path(sys.executable).with_name("numabind"))
+    done = subprocess.run(
+        [binary, "run", "-q", "--", "sh", "-c", "echo $LC_CTYPE"],
+        env={"PATH": os.environ["PATH"], "LC_CTYPE": "POSIX"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "POSIX\n"
+
+
+def test_a_process_named_in_any_bytes_is_read(tmp_path: Path) -> None:
+    script = tmp_path / "entra\u00eene.py"
+    script.write_text(f"#!{sys.executable}\nimport numabind\nprint(numabind.bind().bound)\n")
+    script.chmod(0o755)
+    done = subprocess.run([str(script)], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_a_closed_stdout_is_said() -> None:
+    done = shell("{numabind} show >&-")
+    assert done.returncode == 2
+    assert "standard output is closed" in done.stderr
+
+
+def test_a_rank_by_hand_shares_by_the_size_of_the_launcher(tmp_path: Path) -> None:
+    file = pretend(tmp_path)
+    for size, share, rank, gpu in (
+        ("4", "block", 2, 1),
+        ("4", "block", 1, 0),
+        ("", "cyclic", 2, 0),
+    ):
+        done = numabind(
+            *("run", "--memory", "none", "--share", share, "--local-rank", rank, "--", "true"),
+            NUMABIND_SNAPSHOT=str(file),
+            LOCAL_WORLD_SIZE=size,
+        )
+        assert f"rank {rank} bound, gpu 0000:0{gpu}:00.0" in done.stderr

@@ -81,3 +81,32 @@ def test_the_public_names_are_sorted_and_there() -> None:
     assert all(getattr(numabind, name) is not None for name in numabind.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         numabind.nothing  # noqa: B018
+
+
+HEAVY = {
+    "argparse",
+    "collections",
+    "ctypes",
+    "dataclasses",
+    "enum",
+    "json",
+    "logging",
+    "re",
+    "typing",
+}
+RUN = """
+import os, sys
+before = set(sys.modules)
+from numabind import _cli
+os.execvp = lambda *_: print(*sorted(set(sys.modules) - before))
+_cli.main(["run", "--quiet", "--", "true"])
+"""
+
+
+def test_a_run_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], capture_output=True, text=True, check=True, env={}
+    )
+    loaded = set(done.stdout.split())
+    assert "numabind._syscalls" in loaded
+    assert loaded & HEAVY == set()

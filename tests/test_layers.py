@@ -9,15 +9,26 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src/numabind"
 ORDER = [
-    *("_record", "_address", "_cpulist", "_problems", "_errors", "_machine", "_sysfs", "_pci"),
+    *(
+        "_record",
+        "_address",
+        "_cpulist",
+        "_problems",
+        "_errors",
+        "_files",
+        "_fields",
+        "_machine",
+        "_sysfs",
+        "_pci",
+    ),
     *("_vendors", "_vendors.nvidia", "_vendors.amd", "_visible", "_worker", "_discover"),
-    *("_resolve", "_options", "_plan", "_syscalls", "_residency", "_apply", "_assigned", "_bind"),
-    "ray",
-    *("_report", "_report.text", "_cli", "__main__"),
+    *("_resolve", "_options", "_placement", "_plan", "_inherited", "_syscalls", "_residency"),
+    *("_apply", "_assigned", "_binding", "_bind", "ray", "_report", "_report.text"),
+    *("_arguments", "_terminal", "_cli", "__main__"),
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.
 DISPATCHERS = {"_vendors": {"_vendors", "_vendors.nvidia", "_vendors.amd"}}
-LONGEST = 500
+LONGEST = 440
 FILES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in SOURCE.rglob("*.py")

@@ -208,3 +208,10 @@ def test_distances_are_the_kernels_or_a_guess() -> None:
     assert (sparse.distance(0, 7), sparse.distance(7, 7)) == (20, 10)
     bare = machine("bare")
     assert (bare.distance(0, 0), bare.distance(0, 1)) == (10, 20)
+
+
+def test_lists_that_would_take_all_memory_are_refused(tmp_path: Path) -> None:
+    nodes = [{"id": i, "cpus": "0-131072"} for i in range(2000)]
+    data = {"schema": 1, "nodes": nodes, "cpus": [], "devices": []}
+    with pytest.raises(MachineError, match="no machine has so many"):
+        Machine.from_dict(data | {"allowed": {"cpus": "", "nodes": ""}})

@@ -370,3 +370,13 @@ def test_exclusive_shares_are_disjoint_and_cover_the_cores(where, smt: bool) -> 
     if smt:
         all_of = {cpu for cpu in where.allowed.cpus if core_of[cpu] in held}
         assert {cpu for p in shares for cpu in p.cpus} == all_of
+
+
+def test_exclusive_says_where_places_overlap_without_being_the_same() -> None:
+    whole = machine("two_socket")
+    first, second, *rest = whole.devices
+    narrow = replace(first, node_source="map", local_cpus=frozenset(range(8)))
+    placements = plan(replace(whole, devices=(narrow, second, *rest)), mode="exclusive").placements
+    said = [[p.name for p in placement.problems] for placement in placements]
+    assert said[:2] == [["places-overlap"], ["places-overlap"]]
+    assert said[4] == []

@@ -152,7 +152,9 @@ def test_the_seats_of_a_machine(where, workers, share, wanted) -> None:
     assert [seat.local_rank for seat in seats] == list(range(len(wanted)))
 
 
-@pytest.mark.parametrize(("workers", "said"), [(0, "1 or more"), (-1, "1 or more"), (5, "--share")])
+@pytest.mark.parametrize(
+    ("workers", "said"), [(0, "1 to"), (-1, "1 to"), (1 << 40, "1 to"), (5, "--share")]
+)
 def test_a_number_of_workers_that_cannot_be(workers: int, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         seats_of_all(FOUR, visible(FOUR, {}), workers, None)

@@ -10,6 +10,7 @@ from numabind import UsageError
 from numabind._worker import LAUNCHERS, detect
 
 TORCHRUN = {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}
+NOBODY = (None, None, None, [])
 SLURM = {"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4"}
 
 # variables: local rank, local size, launcher, problems
@@ -49,6 +50,8 @@ ROWS = {
         *(1, 2, "Slurm", []),
     ),
     "empty is not set": ({"LOCAL_RANK": "", **SLURM}, 1, 4, "Slurm", []),
+    "-1 is not distributed": ({"LOCAL_RANK": "-1", "LOCAL_WORLD_SIZE": "-1"}, *NOBODY),
+    "blank is not set": ({"LOCAL_RANK": " "}, *NOBODY),
     "spaces": ({"LOCAL_RANK": " 2 "}, 2, None, "torchrun", []),
     "torchrun in a batch script": (
         {**TORCHRUN, "SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "8"},
@@ -104,7 +107,7 @@ def test_a_disagreement_names_both_variables() -> None:
 
 
 @pytest.mark.parametrize("variable", [variable for _, variable, _ in LAUNCHERS])
-@pytest.mark.parametrize("value", ["first", "-1", "1.5", "²", "9" * 5000, " "])
+@pytest.mark.parametrize("value", ["first", "-2", "1.5", "²", "9" * 5000])
 def test_a_rank_that_is_no_number_is_named(variable: str, value: str) -> None:
     with pytest.raises(UsageError, match=variable):
         detect({variable: value})

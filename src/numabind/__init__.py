@@ -12,12 +12,14 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from numabind._bind import Binding, bind
+    from numabind._bind import bind
+    from numabind._binding import Binding
     from numabind._discover import discover
     from numabind._errors import BindError, MachineError, NumabindError, UsageError
     from numabind._machine import Allowed, Cpu, Device, Host, Machine, Node, Partition
     from numabind._options import Options
-    from numabind._plan import Placement, Plan, plan
+    from numabind._placement import Placement, Plan
+    from numabind._plan import plan
     from numabind._problems import Problem
 
 __all__ = [
@@ -46,12 +48,14 @@ __all__ = [
 __version__ = "0.1.0"
 
 _WHERE = {
-    "_bind": ("Binding", "bind"),
+    "_bind": ("bind",),
+    "_binding": ("Binding",),
     "_discover": ("discover",),
     "_errors": ("BindError", "MachineError", "NumabindError", "UsageError"),
     "_machine": ("Allowed", "Cpu", "Device", "Host", "Machine", "Node", "Partition"),
     "_options": ("Options",),
-    "_plan": ("Placement", "Plan", "plan"),
+    "_placement": ("Placement", "Plan"),
+    "_plan": ("plan",),
     "_problems": ("Problem",),
 }
 

@@ -7,10 +7,10 @@ import os
 
 from numabind._cpulist import format_list
 from numabind._errors import MachineError
-from numabind._plan import Placement
+from numabind._placement import Placement
 from numabind._problems import Problem, problem
 from numabind._record import record
-from numabind._sysfs import Root
+from numabind._sysfs import Root, read_allowed, read_online
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,11 +32,17 @@ _KERNEL_POLICIES = {
 
 @record
 class Undo:
-    """How this process was before: masks by thread id, policy, and the changed environment."""
+    """How this process was before: masks by thread id, policy, and the changed environment.
+
+    `tid` is the thread that was bound, `given` the mask that all of them got, `policy` the kernel's
+    number with its flags, and nodes.
+    """
 
     pid: int = 0
+    tid: int = 0
     masks: tuple[tuple[int, frozenset[int]], ...] = ()
-    policy: tuple[str, frozenset[int]] | None = None
+    given: frozenset[int] = frozenset()
+    policy: tuple[int, frozenset[int]] | None = None
     environ: tuple[tuple[str, str | None], ...] = ()
 
 
@@ -52,10 +58,26 @@ class Threads:
 
 def task_ids() -> list[int]:
     """The thread ids of this process, the main thread's first; only the caller's without /proc."""
-    try:
-        return sorted(int(name) for name in os.listdir("/proc/self/task"))
-    except FileNotFoundError:
+    if not sees_own_threads():
         return [_thread.get_native_id()]
+    return sorted(int(name) for name in os.listdir("/proc/self/task"))
+
+
+def sees_own_threads() -> bool:
+    """Whether /proc is there and of this PID namespace: another's thread ids are strangers here."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid()) and os.path.isdir("/proc/self/task")
+    except OSError:
+        return False
+
+
+def own_mask(tid: int = 0) -> frozenset[int]:
+    """The mask of the calling thread, or of another of this process; from /proc if refused."""
+    try:
+        return frozenset(os.sched_getaffinity(tid))
+    except OSError:
+        here = Root("/")
+        return read_allowed(here, read_online(here), ()).cpus
 
 
 def bind_threads(cpus: frozenset[int], born: frozenset[int], ours: frozenset[int]) -> Threads:
@@ -87,9 +109,11 @@ def bind_threads(cpus: frozenset[int], born: frozenset[int], ours: frozenset[int
                     continue
                 put_back(tuple(before.items()))
                 return Threads(problems=(_refused(error, cpus),))
-    said = _not_kept(bound, cpus)
-    if not os.path.isdir("/proc/self/task"):
-        said = (*said, problem("threads-unseen", "there is no /proc/self/task"))
+    # The caller by its own name, 0: whatever /proc shows, this is who must be in its place.
+    said = _not_kept([0, *bound], cpus)
+    if not sees_own_threads():
+        cause = "/proc is missing or of another PID namespace"
+        said = (*said, problem("threads-unseen", cause))
     names = tuple(_thread_name(tid) for tid in kept)
     if kept:
         cause = f"{len(kept)} of {len(before)} threads: {', '.join(names[:8])}"
@@ -123,6 +147,7 @@ def _not_kept(tids: list[int], cpus: frozenset[int]) -> tuple[Problem, ...]:
 
 
 def _thread_name(tid: int) -> str:
+    tid = tid or _thread.get_native_id()
     try:
         with open(f"/proc/self/task/{tid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -131,13 +156,37 @@ def _thread_name(tid: int) -> str:
 
 
 def put_back(masks: tuple[tuple[int, frozenset[int]], ...]) -> None:
-    """Give each thread its former mask; threads that ended are passed over."""
+    """Give each thread of this process its former mask; threads that ended are passed over."""
+    own = set(task_ids())
     for tid, mask in masks:
-        if mask:
-            try:
-                os.sched_setaffinity(tid, mask)
-            except OSError:
-                continue
+        # The number of a thread that ended may be a stranger's by now.
+        if mask and tid in own:
+            _give(tid, mask)
+
+
+def undo_masks(undo: Undo) -> None:
+    """Put masks back; threads born since with the mask that was given get the bound thread's."""
+    before = dict(undo.masks)
+    born_since = {
+        tid: before.get(undo.tid, frozenset[int]())
+        for tid in task_ids()
+        if tid not in before and _mask_of(tid) == undo.given
+    }
+    put_back((*undo.masks, *born_since.items()))
+
+
+def _give(tid: int, mask: frozenset[int]) -> None:
+    try:
+        os.sched_setaffinity(tid, mask)
+    except OSError:
+        return  # it ended, or the CPUs are gone
+
+
+def _mask_of(tid: int) -> frozenset[int] | None:
+    try:
+        return frozenset(os.sched_getaffinity(tid))
+    except OSError:
+        return None
 
 
 @record
@@ -146,7 +195,7 @@ class Policy:
 
     name: str | None = None
     nodes: frozenset[int] = frozenset()
-    before: tuple[str, frozenset[int]] | None = None
+    before: tuple[int, frozenset[int]] | None = None
     problems: tuple[Problem, ...] = ()
 
 
@@ -155,12 +204,16 @@ def apply_policy(placement: Placement, several_nodes: bool) -> Policy:
 
     Refusals are problems, unless the machine has one node and nothing is lost.
     """
-    from numabind import _syscalls
-
-    before = _ask_policy()
+    try:
+        from numabind import _syscalls
+    except ImportError as error:
+        # A Python that was built without libffi: CPUs can be bound all the same.
+        said = problem("memory-policy-unsupported", f"this Python can't call the kernel: {error}")
+        return Policy(problems=(said,) if several_nodes else ())
+    now, before = _ask_policy(), _ask_raw()
     wanted = placement.memory_policy
     if wanted == "none":
-        return _policy(before, before)
+        return _policy(now, before)
     nodes = placement.memory_nodes
     problems: list[Problem] = []
     for name in _KERNEL_POLICIES[wanted]:
@@ -184,12 +237,12 @@ def apply_policy(placement: Placement, several_nodes: bool) -> Policy:
             cause += f"{format_list(after[1]) or 'none'} is there"
             problems.append(problem("memory-policy-not-kept", cause))
         return _policy(after or (name, given), before, problems)
-    return _policy(before, before, problems if several_nodes else [])
+    return _policy(now, before, problems if several_nodes else [])
 
 
 def _policy(
     now: tuple[str, frozenset[int]] | None,
-    before: tuple[str, frozenset[int]] | None,
+    before: tuple[int, frozenset[int]] | None,
     problems: list[Problem] | None = None,
 ) -> Policy:
     name, nodes = now or (None, frozenset[int]())
@@ -205,6 +258,15 @@ def _ask_policy() -> tuple[str, frozenset[int]] | None:
         return None  # seccomp profiles refuse the question too
 
 
+def _ask_raw() -> tuple[int, frozenset[int]] | None:
+    from numabind import _syscalls
+
+    try:
+        return _syscalls.get_raw_policy()
+    except OSError:
+        return None
+
+
 def _policy_refused(error: OSError, name: str, nodes: frozenset[int]) -> Problem:
     what = f"set_mempolicy({name}, node {format_list(nodes) or 'none'}): {error.strerror}"
     if error.errno in (_EPERM, _EACCES):
@@ -214,15 +276,14 @@ def _policy_refused(error: OSError, name: str, nodes: frozenset[int]) -> Problem
     return problem("memory-policy-unsupported", what)
 
 
-def put_back_policy(policy: tuple[str, frozenset[int]] | None) -> None:
-    """Set the calling thread's former policy; one that can't be set stays."""
+def undo_policy(undo: Undo) -> None:
+    """Set the bound thread's former policy, if this is that thread; one that can't be set stays."""
     from numabind import _syscalls
 
-    if policy is None or policy[0] not in _syscalls.POLICIES:
+    if undo.policy is None or undo.tid != _thread.get_native_id():
         return
-    name, nodes = policy
     try:
-        _syscalls.set_memory_policy(name, nodes)
+        _syscalls.set_raw_policy(*undo.policy)
     except OSError:
         return
 

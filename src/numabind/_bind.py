@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 
 from numabind import _apply, _inherited
 from numabind._apply import Undo
 from numabind._assigned import Assigned, assigned_by_ray
+from numabind._binding import Binding, unbound
 from numabind._cpulist import format_list, parse_list
 from numabind._discover import Questions, discover_here, readable_or_problem
 from numabind._errors import BindError, MachineError, UsageError
 from numabind._machine import Machine
 from numabind._options import Options, make_options, options_of
-from numabind._plan import Placement
+from numabind._placement import Placement
 from numabind._problems import HARMLESS, NOTES, Problem, problem
 from numabind._record import record, replace
 from numabind._resolve import Seat, check_named, find_gpu, seat_assigned, seat_of_rank
@@ -26,103 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# Set for what a bound process starts: "PID BORN-CPUS DEVICE THREADS". The same PID is this process
-# after exec; another is a child of a bound worker. THREADS is the OMP_NUM_THREADS we set, or "-".
+# Set for what a bound process starts: "PID BORN GIVEN DEVICE THREADS CHOICES". The same PID is this
+# process after exec; another is a child of a bound worker. It counts only while the mask is still
+# GIVEN: a variable that travelled to another machine, or a mask that somebody changed since
+# (taskset, a cpuset), says nothing about this process.
 MARK = "NUMABIND_BOUND"
 OMP = "OMP_NUM_THREADS"
-
-
-@record
-class Binding:
-    """What a process has, read back from the kernel, beside what was planned for it.
-
-    `cpus` is the calling thread's mask, `memory_policy` and `memory_nodes` its policy in the
-    kernel's words (None: the kernel would not tell); `threads` the budget. `threads_bound` counts
-    the threads that were given the mask, `threads_kept` names those left with a narrower one.
-    `pages_moved` and `pages_left` count what --move-pages did; `bytes_elsewhere` is memory that was
-    touched before and lies on other nodes. None everywhere means not asked or not known.
-    """
-
-    pid: int
-    local_rank: int | None
-    device: str | None
-    pci: str | None
-    node: int | None
-    bound: bool
-    cpus: frozenset[int]
-    memory_policy: str | None
-    memory_nodes: frozenset[int]
-    threads: int | None
-    threads_bound: int = 0
-    threads_kept: tuple[str, ...] = ()
-    pages_moved: int | None = None
-    pages_left: int | None = None
-    bytes_elsewhere: int | None = None
-    problems: tuple[Problem, ...] = ()
-    placement: Placement | None = None
-    undo: Undo = Undo()
-
-    def restore(self) -> None:
-        """Put back masks, memory policy and environment as they were before this bind.
-
-        Acts on the process that was bound, from the thread that bound it; elsewhere (in a forked
-        child, say) it does nothing. Pages that were moved stay. Safe to call twice.
-        """
-        if self.undo.pid != os.getpid():
-            return
-        _apply.put_back(self.undo.masks)
-        _apply.put_back_policy(self.undo.policy)
-        for name, value in self.undo.environ:
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-    def __enter__(self) -> Binding:  # noqa: PYI034 (Self is 3.11's; not subclassed)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.restore()
-
-    @property
-    def misplacing(self) -> tuple[Problem, ...]:
-        """The problems that keep the worker from its place."""
-        return tuple(p for p in self.problems if p.name not in NOTES | HARMLESS)
-
-    @property
-    def text(self) -> str:
-        """One line: rank, GPU, PCI address, node, CPUs, memory and threads."""
-        who = "worker" if self.local_rank is None else f"rank {self.local_rank}"
-        parts = [f"{who} bound" if self.bound else f"{who} not bound"]
-        if self.device is not None:
-            parts.append(f"gpu {self.device}")
-            if self.pci != self.device:
-                parts.append(f"pci {self.pci}")
-        parts.append(f"node {'unknown' if self.node is None else self.node}")
-        parts.append(f"cpus {format_list(self.cpus)}")
-        memory = self.memory_policy or "unknown"
-        if self.memory_nodes:
-            memory += f":{format_list(self.memory_nodes)}"
-        parts.append(f"memory {memory}")
-        if self.threads is not None:
-            parts.append(f"threads {self.threads}")
-        if self.pages_moved is not None:
-            parts.append(f"pages moved {self.pages_moved}, left {self.pages_left}")
-        elif self.bytes_elsewhere:
-            parts.append(f"{self.bytes_elsewhere >> 20} MiB touched before are elsewhere")
-        return ", ".join(parts)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON form, documented in docs/snapshot.md."""
-        hidden = ("undo", "placement")
-        return {
-            **{name: value for name, value in self.__dict__.items() if name not in hidden},
-            "cpus": format_list(self.cpus),
-            "memory_nodes": format_list(self.memory_nodes),
-            "threads_kept": list(self.threads_kept),
-            "problems": [p.as_dict() for p in self.problems],
-            "reasons": list(self.placement.reasons) if self.placement else [],
-        }
 
 
 @record
@@ -143,12 +54,17 @@ class Request:
 
 @record
 class _Mark:
-    """What MARK says: who was bound, the mask it was born with, to which device, our threads."""
+    """What MARK says: who was bound, its mask at birth and since, its device, and how it asked.
+
+    `threads` is the OMP_NUM_THREADS that was set, or "-".
+    """
 
     pid: int
     born: frozenset[int]
+    given: frozenset[int]
     device: str
     threads: str
+    choices: str
 
 
 def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) -> Binding:
@@ -172,61 +88,57 @@ def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) 
     given = make_options(options)
     check_named(gpu, local_rank)
     ray = assigned_by_ray(sys.modules.get("ray"))
+    request = Request(given, environ, gpu, local_rank, late=True, assigned=ray)
     try:
-        binding = _bind(options, Request(given, environ, gpu, local_rank, True, ray))
+        binding = attempt(options, request)
     except BindError as error:
-        _log_problems(error.problems)
+        log_problems(error.problems)
         raise
-    except (MachineError, UsageError) as error:
-        # The arguments were checked above, so this is the environment's or the machine's fault.
-        said = (
-            readable_or_problem(error)
-            if isinstance(error, MachineError)
-            else problem("bad-setting", str(error))
-        )
-        binding = unbound(said)
-        if options.get("strict", environ.get("NUMABIND_STRICT", "").strip() == "1"):
-            _log_problems(binding.problems)
-            raise BindError(binding.problems) from error
-    _log_problems(binding.problems)
+    log_problems(binding.problems)
     if binding.bound:
-        _logger().info("%s", binding.text)
+        logger().info("%s", binding.text)
     return binding
 
 
-def _bind(given: dict[str, Any], request: Request) -> Binding:
-    early = why_not(request.environ)
-    if early is not None:
-        return unbound(early)
-    request = replace(request, options=make_options({**options_of(request.environ), **given}))
-    return apply(prepare(request), request)
+def attempt(given: dict[str, Any], request: Request) -> Binding:
+    """Bind this process as `given` and the environment's settings ask, and record the event.
+
+    The arguments were checked before, so what can't be understood is the environment's or the
+    machine's fault: a problem, not an error. Raises BindError under strict.
+    """
+    environ = request.environ
+    try:
+        early = why_not(environ)
+        if early is not None:
+            binding = unbound(early)
+        else:
+            options = make_options({**options_of(environ), **given})
+            request = replace(request, options=options)
+            binding = apply(prepare(request), request)
+    except BindError:
+        raise
+    except (MachineError, UsageError) as error:
+        binding = unbound(as_problem(error))
+        if given.get("strict", environ.get("NUMABIND_STRICT", "").strip() == "1"):
+            with_event(binding, environ)
+            raise BindError(binding.problems) from error
+    return with_event(binding, environ)
+
+
+def as_problem(error: MachineError | UsageError) -> Problem:
+    """What the environment or the machine got wrong, for callers that must not fail."""
+    if isinstance(error, MachineError):
+        return readable_or_problem(error)
+    return problem("bad-setting", str(error))
 
 
 def why_not(environ: Mapping[str, str]) -> Problem | None:
     """A reason to leave this process alone before looking at the machine at all."""
     if not is_linux():
         return problem("not-linux", f"this is {sys.platform}")
-    if environ.get("NUMABIND") == "0":
-        return problem("turned-off", "NUMABIND=0 is in the environment")
+    if environ.get("NUMABIND", "").strip().lower() in ("0", "off", "false", "no"):
+        return problem("turned-off", f"NUMABIND={environ['NUMABIND']} is in the environment")
     return None
-
-
-def unbound(said: Problem) -> Binding:
-    """The Binding of a process that was left alone."""
-    cpus = frozenset(os.sched_getaffinity(0)) if is_linux() else frozenset[int]()
-    return Binding(
-        pid=os.getpid(),
-        local_rank=None,
-        device=None,
-        pci=None,
-        node=None,
-        bound=False,
-        cpus=cpus,
-        memory_policy=None,
-        memory_nodes=frozenset(),
-        threads=None,
-        problems=(said,),
-    )
 
 
 def prepare(request: Request) -> tuple[Machine, Placement]:
@@ -241,8 +153,12 @@ def prepare(request: Request) -> tuple[Machine, Placement]:
     placement = _inherited.place(machine, (seat,), request.options, environ, local_size)[0]
     about_me = tuple(p for p in machine.problems if _concerns(p, placement))
     placement = replace(placement, problems=about_me + placement.problems)
-    if mark is not None and mark.pid != os.getpid() and mark.device == (placement.device or "-"):
-        now = frozenset(os.sched_getaffinity(0))
+    same = mark is not None and (mark.device, mark.choices) == (
+        placement.device or "-",
+        _choices(request.options),
+    )
+    if mark is not None and same and mark.pid != os.getpid():
+        now = _apply.own_mask()
         said = problem("inherited", f"process {mark.pid} was bound to {mark.device} before")
         placement = replace(
             placement, bound=False, cpus=now, memory_policy="none", problems=(said,)
@@ -251,7 +167,7 @@ def prepare(request: Request) -> tuple[Machine, Placement]:
 
 
 def machine_of(request: Request) -> Machine:
-    """This machine as far as the request needs it; what is allowed is the mask at birth."""
+    """The machine as far as the request needs it; what is allowed is the mask at birth."""
     environ = request.environ
     questions = Questions(caches=request.options.mode == "core-complex", runtime=False)
     machine = discover_here(environ, questions)
@@ -277,10 +193,10 @@ def addresses(pci: str | None) -> list[str]:
 def seat_of(machine: Machine, request: Request) -> tuple[Seat, int | None]:
     """The worker's device, and how many workers the machine has if a launcher says so."""
     seen = visible(machine, request.environ)
-    worker = detect(request.environ) if request.local_rank is None else None
-    local_size = worker.local_size if worker else None
-    rank = worker.local_rank if worker else request.local_rank
-    said = worker.problems if worker else ()
+    worker = detect(request.environ)
+    local_size, rank, said = worker.local_size, worker.local_rank, worker.problems
+    if request.local_rank is not None:
+        rank, said = request.local_rank, ()
     if request.gpu is not None:
         handle, why = find_gpu(machine, seen, request.gpu)
         return Seat(rank, handle, (*said, *([why] if why else []))), local_size
@@ -292,7 +208,7 @@ def seat_of(machine: Machine, request: Request) -> tuple[Seat, int | None]:
             local_size = max(1, int(len(worker_devices(machine)) / given.amount))
         seat = seat_assigned(dealt, rank, request.local_rank is not None)
         return replace(seat, problems=said + seat.problems), local_size
-    if worker is not None and worker.own_devices == len(seen.handles):
+    if request.local_rank is None and worker.own_devices == len(seen.handles):
         seat = seat_assigned(seen, rank, False)
     else:
         seat = seat_of_rank(machine, seen, rank, local_size, request.options.share)
@@ -315,18 +231,19 @@ def _needs_runtime(machine: Machine, request: Request) -> bool:
 
 
 def read_mark(environ: Mapping[str, str]) -> _Mark | None:
-    """What an earlier numabind (before exec, or the parent) left; None if nothing usable."""
+    """What an earlier numabind (before exec, or the parent) left; None if it does not count."""
     words = environ.get(MARK, "").split()
     try:
-        pid, born, device, threads = words
-        return _Mark(int(pid), parse_list(born), device, threads)
+        pid, born, given, device, threads, choices = words
+        mark = _Mark(int(pid), parse_list(born), parse_list(given), device, threads, choices)
     except ValueError:
         return None
+    return mark if mark.given == _apply.own_mask(os.getpid()) else None
 
 
-def make_mark(placement: Placement, born: frozenset[int], threads: str | None) -> str:
-    """The value of MARK for what this process becomes or starts."""
-    return f"{os.getpid()} {format_list(born)} {placement.device or '-'} {threads or '-'}"
+def _choices(options: Options) -> str:
+    """How a worker is to be placed, in one word."""
+    return f"{options.mode},{options.memory},{options.smt:d},{options.reserve},{options.share}"
 
 
 def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
@@ -337,7 +254,8 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
     machine, placement = planned
     options = request.options
     born = machine.allowed.cpus
-    ours = _given_before(read_mark(request.environ))
+    before = read_mark(request.environ)
+    ours = before.given if before is not None and before.pid == os.getpid() else frozenset[int]()
     inherited = any(p.name == "inherited" for p in placement.problems)
     threads = _apply.Threads()
     if placement.bound:
@@ -357,13 +275,21 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
         elsewhere = _apply.private_bytes_elsewhere(placement.memory_nodes)
     wrong = ("cpus-not-allowed", "affinity-denied")
     bound = placement.bound and not any(p.name in wrong for p in threads.problems)
-    changed = {} if inherited or not bound else environment(placement, options, request.environ)
-    mark = {MARK: make_mark(placement, born, changed.get(OMP))} if bound else {}
+    now = _apply.own_mask()
+    changed: dict[str, str] = {}
+    if bound:
+        ours_set = before.threads if before is not None else None
+        changed = environment(placement, options, request.environ, ours_set)
+        masks = f"{format_list(born)} {format_list(now)}"
+        who = f"{placement.device or '-'} {changed.get(OMP, '-')} {_choices(options)}"
+        changed[MARK] = f"{os.getpid()} {masks} {who}"
     undo = Undo(
         os.getpid(),
+        _thread.get_native_id(),
         threads.before,
+        now,
         policy.before if placement.memory_policy != "none" else None,
-        tuple((name, os.environ.get(name)) for name in (*changed, *mark)),
+        tuple((name, os.environ.get(name)) for name in changed),
     )
     binding = Binding(
         pid=os.getpid(),
@@ -371,8 +297,8 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
         device=placement.device,
         pci=placement.pci,
         node=placement.node,
-        bound=bound,
-        cpus=frozenset(os.sched_getaffinity(0)),
+        bound=bound or inherited,
+        cpus=now,
         memory_policy=policy.name,
         memory_nodes=policy.nodes,
         threads=placement.threads,
@@ -387,35 +313,29 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
     )
     if options.strict and binding.misplacing:
         binding.restore()
+        with_event(replace(binding, bound=False), request.environ)
         raise BindError(binding.misplacing)
-    os.environ.update({**changed, **mark})
-    return _with_event(binding, request.environ.get("NUMABIND_EVENTS"))
-
-
-def _given_before(mark: _Mark | None) -> frozenset[int]:
-    """The mask that an earlier bind gave this process, also before exec: its main thread's."""
-    if mark is None or mark.pid != os.getpid():
-        return frozenset()
-    return frozenset(os.sched_getaffinity(mark.pid))
+    os.environ.update(changed)
+    return binding
 
 
 def environment(
-    placement: Placement, options: Options, environ: Mapping[str, str]
+    placement: Placement, options: Options, environ: Mapping[str, str], ours: str | None = None
 ) -> dict[str, str]:
     """The thread budget for OpenMP where the user did not choose.
 
-    torchrun sets OMP_NUM_THREADS=1 for everyone; that counts as no choice under threads="auto".
+    `ours` is what an earlier bind set. torchrun sets OMP_NUM_THREADS=1 for everyone; that counts as
+    no choice under threads="auto".
     """
     chosen = environ.get(OMP, "")
-    mark = read_mark(environ)
-    ours = mark is not None and chosen == mark.threads
-    if chosen and not ours and not (options.threads == "auto" and chosen.strip() == "1"):
+    if chosen and chosen != ours and not (options.threads == "auto" and chosen.strip() == "1"):
         return {}
     return {OMP: str(placement.threads)}
 
 
-def _with_event(binding: Binding, path: str | None) -> Binding:
+def with_event(binding: Binding, environ: Mapping[str, str]) -> Binding:
     """Append the Binding to NUMABIND_EVENTS as one line; failing to is a problem."""
+    path = environ.get("NUMABIND_EVENTS")
     if not path:
         return binding
     import json
@@ -423,7 +343,9 @@ def _with_event(binding: Binding, path: str | None) -> Binding:
 
     event = {"time": time.time(), "host": os.uname().nodename, **binding.as_dict()}
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # O_NONBLOCK: a pipe without a reader is an error, not a wait.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        handle = os.open(path, flags, 0o644)
         try:
             os.write(handle, (json.dumps(event) + "\n").encode())
         finally:
@@ -434,13 +356,15 @@ def _with_event(binding: Binding, path: str | None) -> Binding:
     return binding
 
 
-def _logger() -> Any:
+def logger() -> Any:
+    """The logger that says what became of a bind."""
     import logging
 
     return logging.getLogger("numabind")
 
 
-def _log_problems(problems: tuple[Problem, ...]) -> None:
+def log_problems(problems: tuple[Problem, ...]) -> None:
+    """Each as one WARNING, notes as INFO."""
     for said in problems:
-        log = _logger().info if said.name in NOTES else _logger().warning
+        log = logger().info if said.name in NOTES else logger().warning
         log("%s", said.text)

@@ -1,7 +1,7 @@
 """The command. Each verb asks the core and prints; one place turns errors into exit codes.
 
-`run` is on the start-up path of every worker, so its options are read by a small loop over the same
-table that fills argparse, and argparse (6 ms) is loaded only for help, mistakes and other verbs.
+`run` is on the start-up path of every worker, so argparse (6 ms) is loaded only for help, mistakes
+and other verbs.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 import sys
 
-from numabind._errors import BindError, NumabindError, UsageError
+from numabind._arguments import PLACING, RUNNING, WORKER, given, lean_run, make_parser
+from numabind._errors import BindError, MachineError, NumabindError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any, NoReturn, TextIO
+    from collections.abc import Mapping
+    from typing import Any
 
     from numabind._machine import Machine
-    from numabind._plan import Plan
-    from numabind._problems import Problem
+    from numabind._placement import Plan
     from numabind._visible import Visible
 
 
@@ -28,36 +29,6 @@ class Exit:
     DONE = 0
     NO = 1
     USAGE = 2
-    NOT_EXECUTABLE = 126
-    NOT_FOUND = 127
-
-
-# flag: (field of Options or of the worker, values or type, help)
-_MODE_HELP = (
-    "which CPUs: node (default), all allowed CPUs of the GPU's NUMA node; socket, of all nodes of "
-    "its package; exclusive, the node's cores dealt over its GPUs; core-complex, one L3 group"
-)
-_MEMORY_HELP = (
-    "memory policy: prefer (default) spills when the node is full; bind kills the process then; "
-    "local, interleave, weighted-interleave; none leaves the policy alone"
-)
-PLACING: dict[str, tuple[str, Any, str]] = {
-    "--mode": ("mode", "MODE", _MODE_HELP),
-    "--memory": ("memory", "POLICY", _MEMORY_HELP),
-    "--no-smt": ("smt", False, "the first SMT sibling of each core only"),
-    "--reserve": ("reserve", int, "cores of each node left to the system (default 0)"),
-    "--share": ("share", "HOW", "more workers than devices: deal them in a block or cyclic"),
-}
-RUNNING: dict[str, tuple[str, Any, str]] = {
-    "--gpu": ("gpu", "GPU", "UUID or its beginning, PCI address, or ordinal among the visible"),
-    "--local-rank": ("local_rank", int, "this worker's rank on this machine"),
-    "--threads": ("threads", "HOW", "auto replaces a launcher's OMP_NUM_THREADS=1 (default keep)"),
-    "--move-pages": ("move_pages", True, "move memory that was touched before the bind"),
-    "--strict": ("strict", True, "exit 1 instead of running a worker that is not in its place"),
-    "--quiet": ("quiet", True, "say nothing on success"),
-    "--json": ("json", True, "say what was done as one line of JSON on stderr"),
-}
-_WORKER = ("gpu", "local_rank", "quiet", "json")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,94 +38,83 @@ def main(arguments: list[str] | None = None) -> int:
         lean = lean_run(words)
         if lean is not None:
             return run(*lean)
-        return _other_verbs(words)
+        return _written(_other_verbs(words))
     except BindError as error:
         return _fail(str(error), Exit.NO)
     except NumabindError as error:
         return _fail(str(error), Exit.USAGE)
-    except BrokenPipeError:
-        # The reader (head, say) has gone; leave quietly, as cat does.
+    except OSError as error:
+        # The answer could not be written. If the reader (head, say) has gone, leave quietly, as cat
+        # does; and keep the interpreter from trying once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return Exit.NO
+        if isinstance(error, BrokenPipeError):
+            return Exit.NO
+        return _fail(f"can't write the answer: {error.strerror}", Exit.NO)
     except KeyboardInterrupt:
         return 130
 
 
-def _fail(text: str, code: int) -> int:
-    print(f"numabind: {text}", file=sys.stderr)
+def _written(code: int) -> int:
+    """The code, once what was printed has really been written; OSError if it can't be."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
     return code
 
 
-def lean_run(  # noqa: C901 (one loop over words)
-    words: list[str],
-) -> tuple[dict[str, Any], list[str]] | None:
-    """Read "run [options] -- CMD…" without argparse; None for whatever argparse should see."""
-    if words[:1] != ["run"]:
-        return None
-    values: dict[str, Any] = {}
-    position = 1
-    table = {**PLACING, **RUNNING}
-    while position < len(words) and words[position].startswith("-"):
-        flag, equals, value = words[position].partition("=")
-        position += 1
-        if flag == "--" and not equals:
-            break
-        flag = "--quiet" if flag == "-q" else flag
-        if flag not in table:
-            return None
-        name, kind, _ = table[flag]
-        if isinstance(kind, bool):
-            if equals:
-                return None
-            values[name] = kind
-            continue
-        if not equals:
-            if position == len(words):
-                return None
-            value = words[position]
-            position += 1
-        if kind is int:
-            if not (value.isascii() and value.isdigit() and len(value) < 10):
-                return None
-            values[name] = int(value)
-        else:
-            values[name] = value
-    command = words[position:]
-    return (values, command) if command else None
+def _fail(text: str, code: int) -> int:
+    from numabind._terminal import tell
+
+    tell(f"numabind: {text}")
+    return code
 
 
 def run(values: dict[str, Any], command: list[str]) -> int:
     """Bind this process and become the command: same pid, its signals, its exit code."""
     from numabind import _bind
+    from numabind._binding import unbound
+    from numabind._discover import readable_or_problem
     from numabind._options import make_options, options_of
     from numabind._resolve import check_named
-    from numabind._terminal import become, say
+    from numabind._terminal import become, say, tell
 
-    gpu, rank, quiet, as_json = (values.pop(name, None) for name in _WORKER)
+    gpu, rank, quiet, as_json = (values.pop(name, None) for name in WORKER)
     environ = os.environ
     early = _bind.why_not(environ)
     if early is None:
         check_named(gpu, rank)
         options = make_options({**options_of(environ), **values})
         request = _bind.Request(options, environ, gpu, rank)
-        planned = _bind.prepare(request)
-        for said in planned[1].problems:
-            if said.name == "device-not-found":
-                raise UsageError(f"--gpu: {said.cause}. {said.remedy}")
-        binding = _bind.apply(planned, request)
+        try:
+            planned = _bind.prepare(request)
+        except MachineError as error:
+            # No /sys in this container, say: no reason to keep the command from running.
+            binding = unbound(readable_or_problem(error))
+            if options.strict:
+                raise BindError(binding.problems) from error
+        else:
+            for said in planned[1].problems:
+                if said.name == "device-not-found":
+                    raise UsageError(f"--gpu: {said.cause}. {said.remedy}")
+            binding = _bind.apply(planned, request)
+        binding = _bind.with_event(binding, environ)
         if as_json:
-            _print_json(binding.as_dict(), sys.stderr, indent=None)
+            import json
+
+            tell(json.dumps(binding.as_dict()))
         else:
             say(binding.problems)
             if not quiet:
-                print(f"numabind: {binding.text}", file=sys.stderr)
+                tell(f"numabind: {binding.text}")
     else:
         make_options(values)
+        _bind.with_event(unbound(early), environ)
         say((early,), quiet=bool(quiet))
     return become("run", command)
 
 
 def _other_verbs(words: list[str]) -> int:
+    import io
+
     parser = make_parser()
     # argparse would take what follows -- for its own: the command is cut off before.
     command: list[str] = []
@@ -162,106 +122,18 @@ def _other_verbs(words: list[str]) -> int:
         cut = words.index("--")
         words, command = words[:cut], words[cut + 1 :]
     parsed = parser.parse_args(words)
+    if sys.stdout is None:
+        raise UsageError("standard output is closed: there is nowhere to write the answer")
+    # A name in the machine may hold what this terminal's encoding does not.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     verb = parsed.verb or "overview"
     return int(_VERBS[verb](parsed, command))
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The argparse parser of all verbs; also what completion and the manual page are made from."""
-    import argparse
-
-    from numabind import __version__
-
-    class Parser(argparse.ArgumentParser):
-        """Says in one line, like every other error, what argparse would say in several."""
-
-        def error(self, message: str) -> NoReturn:
-            raise UsageError(f"{message}; see {self.prog} --help")
-
-    parser = Parser(
-        prog="numabind",
-        description="Put GPU workers next to their GPUs: CPU threads and host memory. Without a "
-        "verb: show the machine, where each GPU's worker would go, and what stands in the way.",
-        epilog="Exit codes: 0 done, 1 the answer is no, 2 wrong usage; run ends with CMD's.",
-    )
-    parser.add_argument("--version", action="version", version=f"numabind {__version__}")
-    parser.add_argument("--json", action="store_true", help="machine and plan as JSON")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
-
-    show = verbs.add_parser("show", help="the machine: nodes, CPUs, devices, what is allowed")
-    _source_flags(show)
-    _json_flag(show)
-
-    plan = verbs.add_parser("plan", help="where each worker would go, and why")
-    plan.add_argument("--workers", type=int, metavar="N", help="default: one for each device")
-    _table_flags(plan, PLACING)
-    _source_flags(plan)
-    _json_flag(plan)
-    plan.add_argument("--strict", action="store_true", help="exit 1 if a worker can't be placed")
-
-    runner = verbs.add_parser(
-        "run",
-        help="bind this process, then become CMD",
-        usage="numabind run [options] -- CMD [ARG ...]",
-        description="This process is a worker: find its GPU, bind CPUs and memory, read back, and "
-        "exec CMD (same process id; signals and exit code are CMD's own).",
-    )
-    _table_flags(runner, {**RUNNING, **PLACING})
-    runner.add_argument("cmd", nargs="*", metavar="CMD", help=argparse.SUPPRESS)
-
-    snapshot = verbs.add_parser("snapshot", help="the machine as a file, for planning elsewhere")
-    snapshot.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
-    snapshot.add_argument(
-        "--anonymize", action="store_true", help="leave out host name, boot id and UUIDs"
-    )
-    snapshot.add_argument("--root", metavar="DIR", help="read a captured tree instead of /")
-    return parser
-
-
-def _json_flag(parser: argparse.ArgumentParser) -> None:
-    import argparse
-
-    # No default of its own: it would hide a --json that stands before the verb.
-    text = "as JSON (docs/snapshot.md)"
-    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=text)
-
-
-def _source_flags(parser: argparse.ArgumentParser) -> None:
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--root", metavar="DIR", help="a captured tree instead of /")
-    source.add_argument("--snapshot", metavar="FILE", help="a file made by numabind snapshot")
-
-
-def _table_flags(parser: argparse.ArgumentParser, table: dict[str, tuple[str, Any, str]]) -> None:
-    import argparse
-
-    for flag, (name, kind, text) in table.items():
-        flags = [flag, "-q"] if flag == "--quiet" else [flag]
-        if isinstance(kind, bool):
-            parser.add_argument(
-                *flags,
-                dest=name,
-                action="store_const",
-                const=kind,
-                default=argparse.SUPPRESS,
-                help=text,
-            )
-        elif kind is int:
-            parser.add_argument(
-                *flags, dest=name, type=int, metavar="N", default=argparse.SUPPRESS, help=text
-            )
-        else:
-            parser.add_argument(
-                *flags, dest=name, metavar=kind, default=argparse.SUPPRESS, help=text
-            )
-
-
-def _given(parsed: argparse.Namespace, table: dict[str, tuple[str, Any, str]]) -> dict[str, Any]:
-    names = [name for name, _, _ in table.values()]
-    return {name: getattr(parsed, name) for name in names if hasattr(parsed, name)}
-
-
-def _machine(parsed: argparse.Namespace) -> tuple[Machine, Visible | None]:
+def _machine(
+    parsed: argparse.Namespace, environ: Mapping[str, str] = os.environ
+) -> tuple[Machine, Visible | None]:
     """The machine that was asked for; on the live one also the devices this environment sees."""
     from numabind._discover import Questions, discover, discover_here
     from numabind._machine import Machine
@@ -273,8 +145,8 @@ def _machine(parsed: argparse.Namespace) -> tuple[Machine, Visible | None]:
         if not os.path.isdir(parsed.root):
             raise UsageError(f"--root {parsed.root}: no such directory")
         return discover(parsed.root), None
-    machine = discover_here(os.environ, Questions())
-    return machine, visible(machine, os.environ)
+    machine = discover_here(environ, Questions())
+    return machine, visible(machine, environ)
 
 
 def _show(parsed: argparse.Namespace, _: list[str]) -> int:
@@ -295,7 +167,7 @@ def _plan(parsed: argparse.Namespace, _: list[str]) -> int:
 
     machine, seen = _machine(parsed)
     environ = _bind_options() if seen is not None else {}
-    made = plan(machine, parsed.workers, seen, **{**environ, **_given(parsed, PLACING)})
+    made = plan(machine, parsed.workers, seen, **{**environ, **given(parsed, PLACING)})
     if parsed.json:
         _print_json(made.as_dict())
     else:
@@ -339,8 +211,14 @@ def _overview(parsed: argparse.Namespace, _: list[str]) -> int:
 
 def _snapshot(parsed: argparse.Namespace, _: list[str]) -> int:
     from numabind._discover import anonymous
+    from numabind._problems import HARMLESS
+    from numabind._record import replace
 
-    machine, _seen = _machine(parsed)
+    # What was wrong with an earlier snapshot or a map is not of the machine.
+    environ = {name: value for name, value in os.environ.items() if name != "NUMABIND_SNAPSHOT"}
+    machine = _machine(parsed, environ)[0]
+    kept = tuple(said for said in machine.problems if said.name not in HARMLESS)
+    machine = replace(machine, problems=kept)
     if parsed.anonymize:
         machine = anonymous(machine)
     if parsed.output is None:
@@ -356,13 +234,13 @@ def _run(parsed: argparse.Namespace, command: list[str]) -> int:
     command = [*parsed.cmd, *command]
     if not command:
         raise UsageError("run: no command was given: numabind run [options] -- CMD [ARG ...]")
-    return run(_given(parsed, {**PLACING, **RUNNING}), command)
+    return run(given(parsed, {**PLACING, **RUNNING}), command)
 
 
-def _print_json(data: object, file: TextIO | None = None, indent: int | None = 1) -> int:
+def _print_json(data: object) -> int:
     import json
 
-    print(json.dumps(data, indent=indent), file=file)
+    print(json.dumps(data, indent=1))
     return Exit.DONE
 
 

@@ -23,7 +23,6 @@ from numabind._sysfs import (
     read_offline,
     read_online,
 )
-from numabind._vendors import identify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,8 +55,13 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
     place_to_read = Root(os.fspath(root))
     online = read_online(place_to_read)
     bare = read_devices(place_to_read, online)
-    known = identify(place_to_read, bare, questions.runtime)
-    own_memory = frozenset(d.memory_node for d in known.devices if d.memory_node is not None)
+    devices, driver_nodes, said = bare, dict[str, frozenset[int]](), tuple[Problem, ...]()
+    if bare:
+        from numabind._vendors import identify
+
+        known = identify(place_to_read, bare, questions.runtime)
+        devices, driver_nodes, said = known.devices, known.driver_nodes, known.problems
+    own_memory = frozenset(d.memory_node for d in devices if d.memory_node is not None)
     if not own_memory and place_to_read.exists(NVIDIA):
         from numabind._vendors.nvidia import read_proc
 
@@ -68,7 +72,7 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
     if not numa:
         memory = place_to_read.parse("proc/meminfo", parse_meminfo)
         nodes = (Node(0, online, memory, (10,), "cpu"),)
-    devices, problems = _placed(known.devices, nodes, online, known.driver_nodes, questions)
+    devices, problems = _placed(devices, nodes, online, driver_nodes, questions)
     return Machine(
         nodes=nodes,
         cpus=read_cpus(place_to_read, online, nodes, questions.caches),
@@ -76,7 +80,7 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
         allowed=read_allowed(place_to_read, online, nodes),
         host=read_host(place_to_read, numa),
         offline_cpus=read_offline(place_to_read, online),
-        problems=known.problems + overlaps + problems,
+        problems=said + overlaps + problems,
     )
 
 
@@ -171,9 +175,10 @@ def find_override(device: Device, overrides: tuple[Override, ...]) -> Override |
 
 def read_overrides(path: str) -> tuple[Override, ...]:
     """The lines of a NUMABIND_MAP file. UsageError, naming file and line, if it can't be used."""
+    from numabind._files import read_text
+
     try:
-        with open(path, encoding="utf-8") as file:
-            return parse_map(file.read())
+        return parse_map(read_text(path))
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or error
         raise UsageError(
@@ -204,15 +209,19 @@ def discover_here(environ: Mapping[str, str], questions: Questions) -> Machine:
         machine = discover("/", questions)
         return replace(machine, problems=(said, *machine.problems))
     online = frozenset(cpu.id for cpu in machine.cpus)
-    devices, problems = machine.devices, machine.problems
-    if questions.overrides:
-        devices, problems = _placed(devices, machine.nodes, online, {}, questions)
+    # The snapshot's places stay, but for what NUMABIND_MAP names.
+    again, said_of_map = _placed(machine.devices, machine.nodes, online, {}, questions)
+    devices = tuple(
+        new if new.node_source == "map" else old
+        for old, new in zip(machine.devices, again, strict=True)
+    )
+    about_map = tuple(p for p in said_of_map if p.name == "map-unmatched")
     if machine.host.boot_id is not None:
         devices = as_shown_here(devices, here)
     return replace(
         machine,
         devices=devices,
-        problems=problems,
+        problems=machine.problems + about_map,
         allowed=_allowed_within(here, machine, online),
     )
 
@@ -297,7 +306,7 @@ def anonymous(machine: Machine) -> Machine:
         )
         for device in machine.devices
     )
-    # Not None: a snapshot without a boot id is believed on any machine that has its CPUs.
-    return replace(
-        machine, devices=devices, host=replace(machine.host, name=None, boot_id="anonymized")
-    )
+    # Not None: a snapshot without a boot id is believed on any machine that has its CPUs. Problems
+    # quote paths, UUIDs and boot ids.
+    host = replace(machine.host, name=None, boot_id="anonymized")
+    return replace(machine, devices=devices, host=host, problems=())

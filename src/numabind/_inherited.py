@@ -9,7 +9,8 @@ from __future__ import annotations
 from numabind._cpulist import format_list
 from numabind._machine import Machine
 from numabind._options import Options
-from numabind._plan import Placement, plan_seats
+from numabind._placement import Placement
+from numabind._plan import plan_seats
 from numabind._problems import problem
 from numabind._record import replace
 from numabind._resolve import Seat

@@ -7,8 +7,9 @@ lists there ("0-3,8") and `frozenset[int]` here.
 from __future__ import annotations
 
 from numabind._address import parse_address
-from numabind._cpulist import format_list, parse_list
+from numabind._cpulist import format_list
 from numabind._errors import MachineError
+from numabind._fields import Fields, is_natural
 from numabind._problems import Problem
 from numabind._record import record
 
@@ -16,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
-    from typing import Any, NoReturn
+    from typing import Any
 
 SCHEMA = 1
 
@@ -176,7 +177,13 @@ class Machine:
         import json
         import os
 
+        # A link is followed; a device or a pipe is written to, not replaced by a file.
         path = os.fspath(path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(json.dumps(self.as_dict(), indent=1) + "\n")
+            return
+        path = os.path.realpath(path)
         scratch = f"{path}.{os.getpid()}.tmp"
         try:
             with open(scratch, "w", encoding="utf-8") as file:
@@ -194,10 +201,11 @@ class Machine:
         import json
         import os
 
+        from numabind._files import read_text
+
         path = os.fspath(path)
         try:
-            with open(path, encoding="utf-8") as file:
-                data = json.load(file)
+            data = json.loads(read_text(path))
         except OSError as error:
             raise MachineError(path, error.strerror or str(error)) from error
         except (ValueError, RecursionError) as error:
@@ -220,11 +228,8 @@ def _device_as_dict(device: Device) -> dict[str, Any]:
     }
 
 
-class _Reader:
-    """Takes a snapshot's JSON apart, naming source and field in every complaint."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
+class _Reader(Fields):
+    """Takes a snapshot's JSON apart."""
 
     def machine(self, data: object) -> Machine:
         data = self.table(data, "the snapshot")
@@ -289,7 +294,7 @@ class _Reader:
         if kind not in ("cpu", "memory", "gpu"):
             self.fail(f"{where}kind", f"{kind!r} is none of cpu, memory, gpu")
         distances = data.get("distances", [])
-        if not isinstance(distances, list) or not all(_is_natural(d) for d in distances):
+        if not isinstance(distances, list) or not all(is_natural(d) for d in distances):
             self.fail(f"{where}distances", "is not a list of whole numbers")
         return Node(
             id=self.whole(data, "id", where),
@@ -307,7 +312,7 @@ class _Reader:
 
     def device(self, data: dict[str, Any], where: str) -> Device:
         near = data.get("near_nodes", [])
-        if not isinstance(near, list) or not all(_is_natural(n) for n in near):
+        if not isinstance(near, list) or not all(is_natural(n) for n in near):
             self.fail(f"{where}near_nodes", "is not a list of node numbers")
         try:
             pci = str(parse_address(self.text(data, "pci", where) or ""))
@@ -344,87 +349,3 @@ class _Reader:
 
     def problem(self, data: dict[str, Any], where: str) -> Problem:
         return Problem(*(self.text(data, key, where) or "" for key in ("name", "cause", "remedy")))
-
-    def fail(self, field: str, cause: str) -> NoReturn:
-        raise MachineError(self.source, f"{field} {cause}")
-
-    def table(self, value: object, field: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            self.fail(field, "is not a JSON object")
-        return value
-
-    def need(self, data: dict[str, Any], key: str, where: str) -> Any:
-        if key not in data:
-            self.fail(f"{where}{key}", "is missing")
-        return data[key]
-
-    def items(
-        self, data: dict[str, Any], key: str, default: object = None, where: str = ""
-    ) -> list[tuple[dict[str, Any], str]]:
-        value = data.get(key, default)
-        if value is None:
-            self.fail(f"{where}{key}", "is missing")
-        if not isinstance(value, (list, tuple)):
-            self.fail(f"{where}{key}", "is not a list")
-        return [
-            (self.table(item, f"{where}{key}[{i}]"), f"{where}{key}[{i}].")
-            for i, item in enumerate(value)
-        ]
-
-    def ids(self, data: dict[str, Any], key: str, where: str) -> frozenset[int]:
-        value = self.need(data, key, where)
-        if not isinstance(value, str):
-            self.fail(f"{where}{key}", 'is not a list such as "0-3,8"')
-        try:
-            return parse_list(value)
-        except ValueError as error:
-            self.fail(f"{where}{key}", f"is not a list: {error}")
-
-    def whole(self, data: dict[str, Any], key: str, where: str) -> int:
-        value = self.maybe_whole(data, key, where)
-        if value is None:
-            self.fail(f"{where}{key}", "is missing")
-        return value
-
-    def maybe_whole(
-        self, data: dict[str, Any], key: str, where: str, lowest: int = 0
-    ) -> int | None:
-        value = data.get(key)
-        if value is not None and not _is_natural(value, lowest):
-            self.fail(f"{where}{key}", f"{value!r:.40} is not a whole number")
-        return value
-
-    def quota(self, data: dict[str, Any], key: str, where: str) -> float | None:
-        value = data.get(key)
-        if value is None:
-            return None
-        real = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not real or not 0 < value < 1 << 63:  # also NaN and Infinity, which JSON readers take
-            self.fail(f"{where}{key}", f"{value!r:.40} is not a number of CPUs")
-        return float(value)
-
-    def text(self, data: dict[str, Any], key: str, where: str) -> str | None:
-        value = data.get(key)
-        if value is not None and not isinstance(value, str):
-            self.fail(f"{where}{key}", f"{value!r:.40} is not a text")
-        return value
-
-    def flag(self, data: dict[str, Any], key: str, where: str) -> bool:
-        value = data.get(key, True)
-        if not isinstance(value, bool):
-            self.fail(f"{where}{key}", f"{value!r:.40} is neither true nor false")
-        return value
-
-    def hexadecimal(self, data: dict[str, Any], key: str, where: str) -> int:
-        value = data.get(key, "0x0")
-        try:
-            number = int(value, 16)
-        except (TypeError, ValueError):
-            number = -1
-        if number < 0:
-            self.fail(f"{where}{key}", f'{value!r:.40} is not a number such as "0x10de"')
-        return number
-
-
-def _is_natural(value: object, lowest: int = 0) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value < 1 << 63

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from numabind._address import bus_order, parse_address
 from numabind._cpulist import format_list, parse_list, parse_mask
+from numabind._errors import MachineError
 from numabind._machine import Device, Node
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
@@ -49,13 +50,25 @@ _DISPLAY_ONLY = {
 }
 
 
+def parse_id(text: str) -> int:
+    """A vendor, device or class number, "0x10de". ValueError otherwise."""
+    number = parse_number(text)
+    if not 0 <= number < 1 << 32:
+        raise ValueError(f"{text!r:.40} is no PCI id")
+    return number
+
+
 def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
     """Every display (03xx) and accelerator (12xx) function, in bus order, not yet placed."""
     found = []
     for name in root.listing(PCI):
         base = f"{PCI}/{name}"
         text = root.text(f"{base}/class")
-        if text is None or text[:4] not in ("0x03", "0x12"):
+        if text is None:
+            continue
+        if text[:2] != "0x":
+            raise MachineError(f"{root.path}{base}/class", f"not understood: {text!r:.40}")
+        if text[2:4] not in ("03", "12"):
             continue
         try:
             pci = str(parse_address(name))
@@ -64,14 +77,14 @@ def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
         local = root.parse(f"{base}/local_cpulist", parse_list)
         if local is None:
             local = root.parse(f"{base}/local_cpus", parse_mask)
-        vendor = root.parse(f"{base}/vendor", parse_number) or 0
+        vendor = root.parse(f"{base}/vendor", parse_id) or 0
         found.append(
             Device(
                 pci=pci,
                 vendor=VENDORS.get(vendor) or _DISPLAY_ONLY.get(vendor) or f"0x{vendor:04x}",
                 vendor_id=vendor,
-                device_id=root.parse(f"{base}/device", parse_number) or 0,
-                pci_class=root.parse(f"{base}/class", parse_number) or 0,
+                device_id=root.parse(f"{base}/device", parse_id) or 0,
+                pci_class=root.parse(f"{base}/class", parse_id) or 0,
                 computes=_computes(vendor, text, pci),
                 numa_node=root.parse(f"{base}/numa_node", parse_number),
                 local_cpus=None if local is None else local & online,

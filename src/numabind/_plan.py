@@ -9,6 +9,7 @@ from __future__ import annotations
 from numabind._cpulist import format_list
 from numabind._machine import Cpu, Device, Machine, Node
 from numabind._options import Options, make_options
+from numabind._placement import Placement, Plan
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._resolve import Seat, seats_of_all
@@ -18,61 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
-
-SCHEMA = 1
-
-
-@record
-class Placement:
-    """One worker's place.
-
-    `device` is its PCI address, or the UUID of its MIG instance (then `pci` is the parent's);
-    several are joined by commas.
-    `node` is the NUMA node the device hangs off, None if unknown; `cpus` what to bind to, `bound`
-    False if the mask is to be left as it is; `memory_nodes` and `memory_policy` likewise, "none"
-    for leave alone. `threads` is the worker's budget. `reasons` says how each came about.
-    """
-
-    local_rank: int | None
-    device: str | None
-    pci: str | None
-    uuid: str | None
-    node: int | None
-    cpus: frozenset[int]
-    memory_nodes: frozenset[int]
-    memory_policy: str
-    threads: int
-    bound: bool = True
-    reasons: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON form; sets are kernel lists."""
-        return {
-            **self.__dict__,
-            "cpus": format_list(self.cpus),
-            "memory_nodes": format_list(self.memory_nodes),
-            "reasons": list(self.reasons),
-            "problems": [p.as_dict() for p in self.problems],
-        }
-
-
-@record
-class Plan:
-    """The placements of a machine's workers, by local rank."""
-
-    options: Options
-    placements: tuple[Placement, ...]
-    problems: tuple[Problem, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON form, documented in docs/snapshot.md."""
-        return {
-            "schema": SCHEMA,
-            "options": dict(self.options.__dict__),
-            "placements": [placement.as_dict() for placement in self.placements],
-            "problems": [p.as_dict() for p in self.problems],
-        }
 
 
 def plan(
@@ -382,7 +328,16 @@ class _Planner:
         block = cores[first : first + each + (number < more)]
         cpus = frozenset(cpu for core in block for cpu in core)
         why = f"mode exclusive: share {number + 1} of {count}, {len(block)} of {len(cores)} cores"
-        return cpus, f"{why}: {format_list(cpus)}", None
+        return cpus, f"{why}: {format_list(cpus)}", self.overlap(device, place)
+
+    def overlap(self, device: Device | None, place: _Place) -> Problem | None:
+        """The problem of a device elsewhere whose place has some of the same CPUs."""
+        for other in self.physical if device is not None else ():
+            near = self.place(other)
+            if near is not None and near.cpus != place.cpus and near.cpus & place.cpus:
+                shared = format_list(near.cpus & place.cpus)
+                return problem("places-overlap", f"{other.pci} is near CPUs {shared}, too")
+        return None
 
     def core_complex(
         self, device: Device | None, place: _Place, mine: frozenset[int]

@@ -79,7 +79,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Look for a second binder (OMP_PROC_BIND, KMP_AFFINITY, the launcher), then bind again.",
     ),
     "bad-setting": (
-        "A NUMABIND_… or launcher variable has a value that can't be used; it was not guessed at.",
+        "A NUMABIND_… or launcher variable has a value that can't be used; it was not guessed at. "
+        "bind() then binds nothing; numabind run exits with 2 before the command starts.",
         "Correct or unset the variable.",
     ),
     "cpus-lent": (
@@ -120,8 +121,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "one with gpu=.",
     ),
     "inherited": (
-        "The process that started this one was bound by numabind to the same GPU, so this one is a "
-        "helper of that worker (a DataLoader worker, say) and keeps what it inherited.",
+        "The process that started this one was bound by numabind to the same GPU in the same way, "
+        "so it is a helper of that worker (a DataLoader worker, say) and keeps what it inherited.",
         "Nothing to do.",
     ),
     "launcher-bound": (
@@ -248,6 +249,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "The worker's local rank is not among the visible devices.",
         "Start at most one worker per GPU, give this one a visible device, or use --share.",
     ),
+    "places-overlap": (
+        "Some GPUs' places overlap without being the same (a narrow local_cpulist, a NUMABIND_MAP "
+        "with cpus=), so exclusive can't keep their workers apart.",
+        "Give these GPUs the same place, or places apart, in a NUMABIND_MAP file.",
+    ),
     "reserve-too-large": (
         "--reserve would leave the worker no core, so it was not applied.",
         "Reserve fewer cores.",
@@ -260,8 +266,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "spawned-elsewhere": (
         "A process that was started inside numabind.spawning was born of multiprocessing's "
         "forkserver, not of this thread, so it inherited neither affinity nor memory policy.",
-        "Use the start method spawn or fork, or decorate the child's function with "
-        "numabind.bound.",
+        "Use the start method spawn or fork, or decorate the child's function with numabind.bound.",
     ),
     "threads-kept": (
         "Some threads had a narrower mask of their own before the bind and were left alone.",

@@ -13,6 +13,9 @@ from numabind._problems import Problem, problem
 from numabind._record import record
 from numabind._visible import Handle, Visible, find_uuid, worker_devices
 
+# More than any machine starts; a larger number is a slip, and would take hours to plan.
+MOST_WORKERS = 1 << 16
+
 
 @record
 class Seat:
@@ -29,10 +32,12 @@ class Seat:
 
 def check_named(gpu: str | None, local_rank: int | None) -> None:
     """UsageError for a GPU name that has no known form, or a local rank that can't be one."""
-    if local_rank is not None and local_rank < 0:
-        raise UsageError(f"local rank {local_rank} is negative")
+    if local_rank is not None and not (type(local_rank) is int and local_rank >= 0):
+        raise UsageError(f"local rank {local_rank!r:.60} is not a number from 0 up")
     if gpu is None:
         return
+    if not isinstance(gpu, str):
+        raise UsageError(f"GPU {gpu!r:.60} is not a text: name an ordinal as {str(gpu)!r:.60}")
     name = gpu.strip()
     if (name.isascii() and name.isdigit() and len(name) < 6) or (
         name.lower().startswith(("gpu-", "mig-")) and len(name) > 4
@@ -100,9 +105,10 @@ def seat_of_rank(
         said = problem("no-local-rank", f"{len(handles)} devices are visible")
         return Seat(None, None, (said,))
     count = len(handles)
-    if share is not None and local_size is not None and local_size > count:
-        block = local_rank * count // local_size
-        number = block if share == "block" else local_rank % count
+    if share == "cyclic":
+        return Seat(local_rank, handles[local_rank % count], seen.problems)
+    if share == "block" and local_size is not None and local_size > count:
+        number = local_rank * count // local_size
         return Seat(local_rank, handles[min(number, count - 1)], seen.problems)
     if local_rank < count:
         crowded = local_size is not None and local_size > count
@@ -145,8 +151,8 @@ def seats_of_all(
     count = len(seen.handles)
     if workers is None:
         workers = max(1, count)
-    if workers < 1:
-        raise UsageError(f"workers must be 1 or more, not {workers}")
+    if not (type(workers) is int and 1 <= workers <= MOST_WORKERS):
+        raise UsageError(f"workers must be 1 to {MOST_WORKERS}, not {workers}")
     if share is None and workers > count > 0:
         raise UsageError(
             f"{workers} workers for {count} visible devices: start at most {count}, or say how to "

@@ -54,16 +54,16 @@ class Root:
             if error.errno in _GONE:
                 return None
             raise MachineError(full, f"can't be read: {error.strerror}") from error
-        try:
-            return data.decode("ascii").strip("\0 \t\n")
-        except UnicodeDecodeError:
-            raise MachineError(full, "holds bytes that no kernel writes there") from None
+        # Process, host and cgroup names may hold any bytes; the parsers refuse them elsewhere.
+        return data.decode("utf-8", "surrogateescape").strip("\0 \t\n")
 
     def parse(self, path: str, parser: Callable[[str], T]) -> T | None:
         """`parser` applied to the file's text; None if not there; MachineError if it can't."""
         text = self.text(path)
         if text is None:
             return None
+        if not text.isascii():
+            raise MachineError(self.path + path, "holds bytes that no kernel writes there")
         try:
             return parser(text)
         except ValueError as error:
@@ -96,7 +96,10 @@ class Root:
 
 def parse_number(text: str) -> int:
     """A decimal or 0x number as sysfs writes one. ValueError otherwise."""
-    return int(text, 16) if text[:2] == "0x" else int(text)
+    number = int(text, 16) if text[:2] == "0x" else int(text)
+    if not -1 <= number < 1 << 63:
+        _no(f"{text!r:.40} is no number that the kernel writes")
+    return number
 
 
 def parse_size(text: str) -> int:
@@ -107,7 +110,7 @@ def parse_size(text: str) -> int:
 
 def parse_distances(text: str) -> tuple[int, ...]:
     """A node's distance line, "10 21". ValueError for anything but numbers."""
-    distances = tuple(int(word) for word in text.split())
+    distances = tuple(parse_number(word) for word in text.split())
     return distances if min(distances, default=0) >= 0 else (_no("a negative distance"),)
 
 
@@ -116,7 +119,10 @@ def parse_meminfo(text: str) -> int:
     for line in text.splitlines():
         _, found, after = line.partition("MemTotal:")
         if found:
-            return int(after.split()[0]) * 1024 if after.split() else _no("an empty MemTotal")
+            kibibytes = parse_number(after.split()[0]) if after.split() else -1
+            if not 0 <= kibibytes < 1 << 50:
+                _no("MemTotal is no size")
+            return kibibytes * 1024
     return _no("no MemTotal line")
 
 
@@ -133,8 +139,8 @@ def parse_cpu_max(text: str) -> float | None:
         return _no("expected QUOTA PERIOD")
     if words[0] == "max":
         return None
-    period = int(words[1]) if len(words) == 2 else 100000
-    quota = int(words[0])
+    period = parse_number(words[1]) if len(words) == 2 else 100000
+    quota = parse_number(words[0])
     if quota <= 0 or period <= 0:
         return _no("quota and period must be positive")
     return quota / period

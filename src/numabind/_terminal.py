@@ -1,4 +1,4 @@
-"""What `run` and `launch` have in common: a line on stderr for each problem, and exec."""
+"""What `run` and `launch` have in common: lines on stderr, and becoming the command."""
 
 from __future__ import annotations
 
@@ -12,44 +12,59 @@ if TYPE_CHECKING:
     from numabind._problems import Problem
 
 # As a shell has them.
-_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+
+
+def tell(text: str) -> None:
+    """One line on stderr. A worker whose stderr is closed or full runs all the same."""
+    if sys.stderr is not None:
+        try:
+            print(text, file=sys.stderr, flush=True)
+        except OSError:
+            return
 
 
 def say(problems: tuple[Problem, ...], quiet: bool = False) -> None:
-    """One WARNING line on stderr for each problem; notes are left out."""
+    """One WARNING for each problem; notes are left out."""
     for said in problems:
         if said.name not in NOTES:
-            print(f"numabind: WARNING {said.text}", file=sys.stderr)
+            tell(f"numabind: WARNING {said.text}")
         elif said.name == "turned-off" and not quiet:
-            print(f"numabind: {said.text}", file=sys.stderr)
+            tell(f"numabind: {said.text}")
 
 
 def become(verb: str, command: list[str]) -> int:
     """Exec the command: same pid, its signals, its exit code. Returns 126 or 127 if it can't be."""
-    from numabind import _syscalls
-
-    # PEP 538: under the C locale Python exports LC_CTYPE, which the command was not given.
-    environ = dict(os.environ)
-    if environ.get("LC_CTYPE") == "C.UTF-8" and not _was_given("LC_CTYPE"):
-        del environ["LC_CTYPE"]
-    _syscalls.restore_default_signals()
-    sys.stdout.flush()
-    sys.stderr.flush()
     try:
-        os.execvpe(command[0], command, environ)
+        from numabind import _syscalls
+    except ImportError:
+        pass  # a Python without libffi: SIGPIPE stays ignored
+    else:
+        _syscalls.restore_default_signals()
+    # PEP 538: under the C locale Python exports an LC_CTYPE that the command was not given.
+    given = _given_at_start("LC_CTYPE")
+    if given is None:
+        os.environ.pop("LC_CTYPE", None)
+    elif given != os.environ.get("LC_CTYPE"):
+        os.environ["LC_CTYPE"] = given
+    try:
+        os.execvp(command[0], command)
     except FileNotFoundError:
-        print(f"numabind: {verb}: {command[0]}: command not found", file=sys.stderr)
-        return _NOT_FOUND
+        tell(f"numabind: {verb}: {command[0]}: command not found")
+        return NOT_FOUND
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or error
-        print(f"numabind: {verb}: {command[0]}: {cause}", file=sys.stderr)
-        return _NOT_EXECUTABLE
+        tell(f"numabind: {verb}: {command[0]}: {cause}")
+        return NOT_EXECUTABLE
 
 
-def _was_given(variable: str) -> bool:
+def _given_at_start(variable: str) -> str | None:
+    """The value of a variable when this process started; as it is now if /proc does not say."""
     try:
         with open("/proc/self/environ", "rb") as file:
             data = file.read()
     except OSError:
-        return True
-    return any(part.startswith(variable.encode() + b"=") for part in data.split(b"\0"))
+        return os.environ.get(variable)
+    name = os.fsencode(variable) + b"="
+    found = [part.removeprefix(name) for part in data.split(b"\0") if part.startswith(name)]
+    return os.fsdecode(found[0]) if found else None

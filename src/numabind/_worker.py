@@ -13,7 +13,7 @@ from numabind._record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 # launcher, variable of the local rank, variables of the local size; the innermost launcher first,
 # since torchrun is often started by srun and not the other way round.
@@ -52,13 +52,15 @@ def detect(environ: Mapping[str, str]) -> Worker:
     """
     found: list[tuple[str, str, int, int | None]] = []
     for launcher, variable, sizes in LAUNCHERS:
-        if environ.get(variable, "") == "":
+        # -1 is what several trainers take, and some set, for "not distributed".
+        if environ.get(variable, "").strip() in ("", "-1"):
             continue
         rank = _number(environ, variable)
-        size = next((_size(environ, name) for name in sizes if environ.get(name, "") != ""), None)
-        found.append((launcher, variable, rank, size))
+        found.append((launcher, variable, rank, _first_size(environ, sizes)))
     if not found:
-        return Worker()
+        # Of use to who names the rank by hand. Slurm's count is of any step, so it says nothing.
+        sizes_alone = [name for entry in LAUNCHERS if entry[0] != "Slurm" for name in entry[2]]
+        return Worker(local_size=_first_size(environ, sizes_alone))
     if len(found) > 1 and not any(name.startswith("SLURM_STEP_") for name in environ):
         # sbatch gives its script SLURM_LOCALID=0: that is a script, not one of several tasks.
         found = [entry for entry in found if entry[0] != "Slurm" or entry[2] != 0]
@@ -96,6 +98,14 @@ def _own_devices(environ: Mapping[str, str]) -> int | None:
     if not (number.isascii() and number.isdigit() and len(number) < 6):
         return None
     return int(number) or None
+
+
+def _first_size(environ: Mapping[str, str], names: Sequence[str]) -> int | None:
+    """The first of these local sizes that is set."""
+    for name in names:
+        if environ.get(name, "").strip() not in ("", "-1"):
+            return _size(environ, name)
+    return None
 
 
 def _number(environ: Mapping[str, str], variable: str) -> int:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from numavm.kernel import find_kernels
 
@@ -24,7 +25,7 @@ def available() -> str | None:
     return None
 
 
-def topology(name: str) -> dict[str, object]:
+def topology(name: str) -> dict[str, Any]:
     """The topology file of this name."""
     data = json.loads((HERE / "topologies" / f"{name}.json").read_text())
     assert isinstance(data, dict)

@@ -271,7 +271,7 @@ def test_binding_again_widens_and_changes(seen: Seen) -> None:
 
 
 def test_twice_is_once(seen: Seen) -> None:
-    assert seen["twice"]["same"]
+    assert seen["twice"]["same"], seen["twice"]["differ"]
     has(seen["twice"], NODE0, ["preferred-many", [0]])
 
 
@@ -301,7 +301,9 @@ def test_masks_from_before(seen: Seen) -> None:
 
 
 def test_children_of_a_bound_worker(seen: Seen) -> None:
-    has(seen["child-same"], [4], ["bind", [1]], "inherited")
+    has(seen["child-same"], [4, 5], ["bind", [1]], "inherited")
+    # A mask that somebody narrowed since is what the child plans within.
+    has(seen["child-narrowed"], [4], ["bind", [1]], "cpus-reduced", "too-few-cores")
     assert seen["child-same"]["pages"] == {"1": 1024}
     # A child for another GPU is a worker of its own, and not confined to its parent's place.
     has(seen["child-other"], NODE0, ["preferred-many", [0]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numabind._cpulist import format_list
 from numabind._machine import Device, Machine, Node
-from numabind._plan import Placement, Plan
+from numabind._placement import Placement, Plan
 from numabind._problems import NOTES, Problem
 
 TYPE_CHECKING = False
@@ -128,15 +128,15 @@ def _placement_row(placement: Placement) -> tuple[str, ...]:
 
 def problems_text(plan: Plan) -> str:
     """What stands in the way, each problem once with the ranks that have it; "" if nothing."""
-    ranks: dict[Problem, list[str]] = {said: [] for said in plan.problems}
+    ranks: dict[Problem, list[int]] = {said: [] for said in plan.problems}
     for placement in plan.placements:
         for said in placement.problems:
-            ranks.setdefault(said, []).append(_rank(placement))
+            ranks.setdefault(said, []).append(placement.local_rank or 0)
     lines = []
     for said in sorted(ranks, key=lambda p: (p.name in NOTES, p.name)):
         kind = "note" if said.name in NOTES else "problem"
         who = ranks[said]
-        whose = f" (rank {', '.join(who)})" if who and len(plan.placements) > 1 else ""
+        whose = f" (rank {format_list(set(who))})" if who and len(plan.placements) > 1 else ""
         lines.append(f"{kind}: {said.name}{whose}: {said.cause}.")
         if kind == "problem":
             lines.append(f"  remedy: {said.remedy}")

@@ -39,7 +39,8 @@ def version_key(text):
 def setup(package=None):
     """Download a kernel .deb and unpack it into the cache; installs nothing on the host.
 
-    Without a package named, a kernel that is already there is enough.
+    Without a package named, a kernel that is already there is enough. One that is there is never
+    replaced, because a guest may be starting from it.
     """
     if package is None and find_kernels():
         print("kernel in %s" % find_kernels()[-1][1])
@@ -58,6 +59,9 @@ def setup(package=None):
             raise Error("no linux-image package known to apt: run apt-get update first")
         package = max(names, key=version_key)
     target = os.path.join(CACHE, "kernel-" + package.replace("linux-image-", ""))
+    if os.path.isdir(target):
+        print("kernel in %s" % target)
+        return
     with tempfile.TemporaryDirectory(dir=CACHE) as tmp:
         subprocess.run(
             ["apt-get", "download", package],
@@ -68,14 +72,19 @@ def setup(package=None):
         )
         (deb,) = glob.glob(os.path.join(tmp, "*.deb"))
         subprocess.run(["dpkg-deb", "-x", deb, os.path.join(tmp, "x")], check=True)
-        shutil.rmtree(target, ignore_errors=True)
-        os.makedirs(os.path.join(target, "modules"))
-        shutil.move(os.path.join(tmp, "x", "boot"), os.path.join(target, "boot"))
+        ready = os.path.join(tmp, "ready")
+        os.makedirs(os.path.join(ready, "modules"))
+        shutil.move(os.path.join(tmp, "x", "boot"), os.path.join(ready, "boot"))
         order = []
         for name in MODULES:
-            unpack_module(os.path.join(tmp, "x"), name, os.path.join(target, "modules"), order)
-        with open(os.path.join(target, "modules", "order"), "w") as f:
+            unpack_module(os.path.join(tmp, "x"), name, os.path.join(ready, "modules"), order)
+        with open(os.path.join(ready, "modules", "order"), "w") as f:
             f.write("\n".join(order))
+        try:
+            os.rename(ready, target)  # whole or not at all
+        except OSError:
+            if not os.path.isdir(target):  # else another setup was quicker
+                raise
     print("kernel %s in %s" % (package, target))
 
 
@@ -125,8 +134,10 @@ def vmlinux_of(vmlinuz):
             data = payload if tool[0] == "gzip" else payload[:-4]
             elf = subprocess.run(tool, input=data, stdout=subprocess.PIPE).stdout
             if elf.startswith(b"\x7fELF"):
-                with open(out + ".tmp", "wb") as f:
+                # A file of its own: two guests may start at once.
+                with tempfile.NamedTemporaryFile(dir=os.path.dirname(out), delete=False) as f:
                     f.write(elf)
-                os.replace(out + ".tmp", out)
+                os.chmod(f.name, 0o644)
+                os.replace(f.name, out)
                 return out
     return vmlinuz
