@@ -23,8 +23,9 @@ ORDER = [
     ),
     *("_vendors", "_vendors.nvidia", "_vendors.amd", "_visible", "_worker", "_discover"),
     *("_resolve", "_options", "_placement", "_plan", "_inherited", "_syscalls", "_residency"),
-    *("_apply", "_assigned", "_binding", "_bind", "ray", "_report", "_report.text"),
-    *("_arguments", "_terminal", "_cli", "__main__"),
+    *("_apply", "_assigned", "_binding", "_bind", "_spawn", "_bound", "ray", "torch"),
+    *("_report", "_report.text", "_arguments", "_terminal", "_launched", "_watch", "_launch"),
+    *("_autobind.sitecustomize", "_cli", "__main__"),
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.
 DISPATCHERS = {"_vendors": {"_vendors", "_vendors.nvidia", "_vendors.amd"}}

@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numabind._bind import bind
     from numabind._binding import Binding
+    from numabind._bound import bound
     from numabind._discover import discover
     from numabind._errors import BindError, MachineError, NumabindError, UsageError
     from numabind._machine import Allowed, Cpu, Device, Host, Machine, Node, Partition
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from numabind._placement import Placement, Plan
     from numabind._plan import plan
     from numabind._problems import Problem
+    from numabind._spawn import spawning
 
 __all__ = [
     "Allowed",
@@ -41,8 +43,10 @@ __all__ = [
     "UsageError",
     "__version__",
     "bind",
+    "bound",
     "discover",
     "plan",
+    "spawning",
 ]
 
 __version__ = "0.1.0"
@@ -50,6 +54,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "_bind": ("bind",),
     "_binding": ("Binding",),
+    "_bound": ("bound",),
     "_discover": ("discover",),
     "_errors": ("BindError", "MachineError", "NumabindError", "UsageError"),
     "_machine": ("Allowed", "Cpu", "Device", "Host", "Machine", "Node", "Partition"),
@@ -57,6 +62,7 @@ _WHERE = {
     "_placement": ("Placement", "Plan"),
     "_plan": ("plan",),
     "_problems": ("Problem",),
+    "_spawn": ("spawning",),
 }
 
 

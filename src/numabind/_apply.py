@@ -35,7 +35,7 @@ class Undo:
     """How this process was before: masks by thread id, policy, and the changed environment.
 
     `tid` is the thread that was bound, `given` the mask that all of them got, `policy` the kernel's
-    number with its flags, and nodes.
+    number with its flags, and nodes. `alone` says that no other thread got the mask.
     """
 
     pid: int = 0
@@ -44,6 +44,7 @@ class Undo:
     given: frozenset[int] = frozenset()
     policy: tuple[int, frozenset[int]] | None = None
     environ: tuple[tuple[str, str | None], ...] = ()
+    alone: bool = False
 
 
 @record
@@ -121,6 +122,16 @@ def bind_threads(cpus: frozenset[int], born: frozenset[int], ours: frozenset[int
     return Threads(len(bound), names, tuple(before.items()), said)
 
 
+def bind_caller(cpus: frozenset[int]) -> Threads:
+    """Give the calling thread, and no other, the mask `cpus`."""
+    before = own_mask()
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        return Threads(problems=(_refused(error, cpus),))
+    return Threads(1, (), ((_thread.get_native_id(), before),), _not_kept([0], cpus))
+
+
 def _refused(error: OSError, cpus: frozenset[int]) -> Problem:
     if error.errno == _EINVAL:
         return problem(
@@ -166,6 +177,9 @@ def put_back(masks: tuple[tuple[int, frozenset[int]], ...]) -> None:
 
 def undo_masks(undo: Undo) -> None:
     """Put masks back; threads born since with the mask that was given get the bound thread's."""
+    if undo.alone:
+        put_back(undo.masks)
+        return
     before = dict(undo.masks)
     born_since = {
         tid: before.get(undo.tid, frozenset[int]())

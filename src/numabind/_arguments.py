@@ -30,22 +30,33 @@ RUNNING: dict[str, tuple[str, Any, str]] = {
     "--local-rank": ("local_rank", int, "this worker's rank on this machine"),
     "--threads": ("threads", "HOW", "auto replaces a launcher's OMP_NUM_THREADS=1 (default keep)"),
     "--move-pages": ("move_pages", True, "move memory that was touched before the bind"),
+    "--ignore-inherited": (
+        "ignore_inherited",
+        True,
+        "where something else bound this process first, go up to its cgroup's limit",
+    ),
     "--strict": ("strict", True, "exit 1 instead of running a worker that is not in its place"),
     "--quiet": ("quiet", True, "say nothing on success"),
     "--json": ("json", True, "say what was done as one line of JSON on stderr"),
 }
 WORKER = ("gpu", "local_rank", "quiet", "json")
+LAUNCHING: dict[str, tuple[str, Any, str]] = {
+    "--workers": ("workers", int, "workers to check places for (default: one for each device)"),
+    **{flag: entry for flag, entry in RUNNING.items() if entry[0] not in ("gpu", "local_rank")},
+}
+# The verbs that take a command: all their flags.
+COMMANDS = {"run": {**RUNNING, **PLACING}, "launch": {**LAUNCHING, **PLACING}}
 
 
-def lean_run(  # noqa: C901 (one loop over words)
+def lean(  # noqa: C901 (one loop over words)
     words: list[str],
-) -> tuple[dict[str, Any], list[str]] | None:
+) -> tuple[str, dict[str, Any], list[str]] | None:
     """Read "run [options] -- CMD…" without argparse; None for whatever argparse should see."""
-    if words[:1] != ["run"]:
+    if not words or words[0] not in COMMANDS:
         return None
     values: dict[str, Any] = {}
     position = 1
-    table = {**PLACING, **RUNNING}
+    table = COMMANDS[words[0]]
     while position < len(words) and words[position].startswith("-"):
         flag, equals, value = words[position].partition("=")
         position += 1
@@ -72,7 +83,7 @@ def lean_run(  # noqa: C901 (one loop over words)
         else:
             values[name] = value
     command = words[position:]
-    return (values, command) if command else None
+    return (words[0], values, command) if command else None
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -115,8 +126,17 @@ def make_parser() -> argparse.ArgumentParser:
         description="This process is a worker: find its GPU, bind CPUs and memory, read back, and "
         "exec CMD (same process id; signals and exit code are CMD's own).",
     )
-    _table_flags(runner, {**RUNNING, **PLACING})
-    runner.add_argument("cmd", nargs="*", metavar="CMD", help=argparse.SUPPRESS)
+    _command_flags(runner, "run")
+
+    launcher = verbs.add_parser(
+        "launch",
+        help="become CMD, a launcher; each Python worker that it starts binds itself",
+        usage="numabind launch [options] -- CMD [ARG ...]",
+        description="CMD is a launcher (torchrun, accelerate, deepspeed, a script): check every "
+        "worker's place, then exec CMD. Each Python interpreter below it that has a rank or a "
+        "single GPU in its environment binds itself as it starts, before it imports anything.",
+    )
+    _command_flags(launcher, "launch")
 
     snapshot = verbs.add_parser("snapshot", help="the machine as a file, for planning elsewhere")
     snapshot.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
@@ -125,6 +145,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     snapshot.add_argument("--root", metavar="DIR", help="read a captured tree instead of /")
     return parser
+
+
+def _command_flags(parser: argparse.ArgumentParser, verb: str) -> None:
+    import argparse
+
+    _table_flags(parser, COMMANDS[verb])
+    parser.add_argument("cmd", nargs="*", metavar="CMD", help=argparse.SUPPRESS)
 
 
 def _json_flag(parser: argparse.ArgumentParser) -> None:

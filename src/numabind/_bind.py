@@ -41,7 +41,7 @@ class Request:
     """Who wants to be bound: a GPU or rank that was named, the options, and the environment.
 
     `late` says that the process already runs its program, so memory may have been touched;
-    `assigned` is what Ray gave it.
+    `assigned` is what Ray gave it. `alone` binds the calling thread only, for its children's sake.
     """
 
     options: Options
@@ -50,6 +50,7 @@ class Request:
     local_rank: int | None = None
     late: bool = False
     assigned: Assigned | None = None
+    alone: bool = False
 
 
 @record
@@ -259,15 +260,18 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
     inherited = any(p.name == "inherited" for p in placement.problems)
     threads = _apply.Threads()
     if placement.bound:
-        threads = _apply.bind_threads(placement.cpus, born, ours)
-    late = len(_apply.task_ids()) - 1
+        if request.alone:
+            threads = _apply.bind_caller(placement.cpus)
+        else:
+            threads = _apply.bind_threads(placement.cpus, born, ours)
+    late = 0 if request.alone else len(_apply.task_ids()) - 1
     several = len(machine.nodes) > 1
     policy = _apply.apply_policy(placement, several)
     problems = [*placement.problems, *threads.problems, *policy.problems]
     if late and several and placement.memory_policy != "none" and not policy.problems:
         problems.append(problem("threads-late", f"{late} threads beside the calling one"))
     moved = None
-    if options.move_pages and not inherited:
+    if options.move_pages and not inherited and not request.alone:
         moved, said = _apply.move_touched(placement)
         problems += said
     elsewhere = None
@@ -290,6 +294,7 @@ def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:
         now,
         policy.before if placement.memory_policy != "none" else None,
         tuple((name, os.environ.get(name)) for name in changed),
+        request.alone,
     )
     binding = Binding(
         pid=os.getpid(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from numabind._arguments import PLACING, RUNNING, WORKER, given, lean_run, make_parser
+from numabind._arguments import COMMANDS, PLACING, WORKER, given, lean, make_parser
 from numabind._errors import BindError, MachineError, NumabindError, UsageError
 
 TYPE_CHECKING = False
@@ -35,9 +35,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit code. One line on stderr for what a person did wrong."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        lean = lean_run(words)
-        if lean is not None:
-            return run(*lean)
+        read = lean(words)
+        if read is not None:
+            verb, values, command = read
+            return start(verb, values, command)
         return _written(_other_verbs(words))
     except BindError as error:
         return _fail(str(error), Exit.NO)
@@ -66,6 +67,15 @@ def _fail(text: str, code: int) -> int:
 
     tell(f"numabind: {text}")
     return code
+
+
+def start(verb: str, values: dict[str, Any], command: list[str]) -> int:
+    """Do `run` or `launch`."""
+    if verb == "run":
+        return run(values, command)
+    from numabind._launch import launch
+
+    return launch(values, command)
 
 
 def run(values: dict[str, Any], command: list[str]) -> int:
@@ -118,7 +128,7 @@ def _other_verbs(words: list[str]) -> int:
     parser = make_parser()
     # argparse would take what follows -- for its own: the command is cut off before.
     command: list[str] = []
-    if words[:1] == ["run"] and "--" in words:
+    if words and words[0] in COMMANDS and "--" in words:
         cut = words.index("--")
         words, command = words[:cut], words[cut + 1 :]
     parsed = parser.parse_args(words)
@@ -230,11 +240,13 @@ def _snapshot(parsed: argparse.Namespace, _: list[str]) -> int:
     return Exit.DONE
 
 
-def _run(parsed: argparse.Namespace, command: list[str]) -> int:
-    command = [*parsed.cmd, *command]
+def _start(parsed: argparse.Namespace, command: list[str]) -> int:
+    verb, command = parsed.verb, [*parsed.cmd, *command]
     if not command:
-        raise UsageError("run: no command was given: numabind run [options] -- CMD [ARG ...]")
-    return run(given(parsed, {**PLACING, **RUNNING}), command)
+        raise UsageError(
+            f"{verb}: no command was given: numabind {verb} [options] -- CMD [ARG ...]"
+        )
+    return start(verb, given(parsed, COMMANDS[verb]), command)
 
 
 def _print_json(data: object) -> int:
@@ -248,6 +260,7 @@ _VERBS = {
     "overview": _overview,
     "show": _show,
     "plan": _plan,
-    "run": _run,
+    "run": _start,
+    "launch": _start,
     "snapshot": _snapshot,
 }

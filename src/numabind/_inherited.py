@@ -13,8 +13,9 @@ from numabind._placement import Placement
 from numabind._plan import plan_seats
 from numabind._problems import problem
 from numabind._record import replace
-from numabind._resolve import Seat
+from numabind._resolve import Seat, seat_of_rank
 from numabind._sysfs import Root, read_cpuset
+from numabind._visible import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,6 +84,17 @@ def place(
         )
         placements.append(replace(less, problems=(*less.problems, said)))
     return tuple(placements)
+
+
+def place_all(
+    machine: Machine, options: Options, environ: Mapping[str, str], workers: int | None
+) -> tuple[Placement, ...]:
+    """The places of all workers; by default one for each device that this environment shows."""
+    seen = visible(machine, environ)
+    count = workers or max(1, len(seen.handles))
+    ranks = range(count)
+    seats = tuple(seat_of_rank(machine, seen, rank, count, options.share) for rank in ranks)
+    return place(machine, seats, options, environ)
 
 
 _OFF = ("", "none", "no", "false", "disabled")

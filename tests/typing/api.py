@@ -57,3 +57,19 @@ fleet: dict[str, numabind.Machine] = numabind.ray.survey(timeout=10)
 
 options: numabind.Options = numabind.Options(mode="socket", reserve=2)
 options.mode = "node"  # type: ignore[misc]
+
+
+@numabind.bound
+def train(step: int) -> str:
+    return str(step)
+
+
+@numabind.bound(rank_argument=0, mode="exclusive")
+def train_rank(rank: int) -> str:
+    return str(rank)
+
+
+name: str = train(1) + train_rank(0)
+train("one")  # type: ignore[arg-type]
+with numabind.spawning(local_rank=3, workers=8, memory="bind") as born:
+    child_cpus: frozenset[int] = born.cpus

@@ -1,0 +1,47 @@
+"""What `numabind launch` puts first on PYTHONPATH: a worker binds itself as its Python starts.
+
+Python imports the first `sitecustomize` that it finds, at start-up and before anything of the
+program. This one binds the process if it is a worker, then steps aside for the user's own.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _bind() -> None:
+    if not os.environ.get("NUMABIND_LAUNCH"):
+        return
+    # The worker may run another Python than the launcher, one that lacks numabind.
+    home = os.path.dirname(os.path.dirname(_HERE))
+    added = home not in sys.path
+    if added:
+        sys.path.append(home)
+    try:
+        from numabind._launch import bind_worker
+
+        bind_worker(_HERE)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the worker must run)
+        print(f"numabind: WARNING not bound: {type(error).__name__}: {error}", file=sys.stderr)
+    finally:
+        if added:
+            sys.path.remove(home)
+
+
+def _step_aside() -> None:
+    """Import the sitecustomize that Python would have found without this one."""
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
+    this = sys.modules.pop("sitecustomize", None)
+    try:
+        __import__("sitecustomize")
+    except ImportError as error:
+        if this is not None:
+            sys.modules.setdefault("sitecustomize", this)
+        if error.name != "sitecustomize":
+            raise
+
+
+if sys.platform == "linux":
+    _bind()
+_step_aside()
