@@ -34,6 +34,15 @@ HERE = {
 }
 
 
+# A script that starts its own children, each with a rank in its environment.
+SCRIPT = """
+import os, subprocess, sys
+for rank in range(4):
+    env = {**os.environ, "LOCAL_RANK": str(rank)}
+    subprocess.run([sys.executable, "train.py"], env=env, check=True)
+"""
+
+
 def block(name: str) -> str:
     text = re.sub(r"\b8\b", "4", BLOCKS[name])
     for there, here in HERE.items():
@@ -109,6 +118,10 @@ def test_each_block_of_the_page_has_a_name() -> None:
 
 
 COMMANDS = {
+    "launch torchrun": ("torchrun",),
+    "launch accelerate": ("accelerate",),
+    "launch deepspeed": ("deepspeed",),
+    "launch script": (),
     "torchrun": ("torchrun",),
     "accelerate": ("accelerate",),
     "deepspeed": ("deepspeed",),
@@ -122,11 +135,12 @@ def test_a_command(folder: Folder, name: str) -> None:
     for needed in COMMANDS[name]:
         if shutil.which(needed, path=folder.environ["PATH"]) is None:
             pytest.skip(f"needs {needed}")
+    (folder.path / "script.py").write_text(SCRIPT)
     ranks = assert_all_near(folder, folder.run("sh", "-c", block(name)))
     assert ranks == {0: 0, 1: 1, 2: 2, 3: 3}
 
 
-PROGRAMS = ("multiprocessing", "torch.multiprocessing")
+PROGRAMS = ("torch.multiprocessing", "pool", "elastic_launch")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -135,7 +149,28 @@ def test_a_program(folder: Folder, name: str) -> None:
     assert ranks == {0: 0, 1: 1, 2: 2, 3: 3}
 
 
-OTHERS = ("check", "ray", "ray survey", "ray off", "slurm", "slurm prolog")
+def test_spawning(folder: Folder) -> None:
+    """The parent binds for its children, so the events are the parent's."""
+    lines = [json.loads(line) for line in folder.program("multiprocessing").splitlines()]
+    masks = sorted(line["masks"] for line in lines)
+    assert masks == [[HALVES[0]], [HALVES[0]], [HALVES[1]], [HALVES[1]]]
+    events = [json.loads(line) for line in folder.events.read_text().splitlines()]
+    assert [event["device"] for event in events] == list(ADDRESSES)
+
+
+def test_a_loader(folder: Folder) -> None:
+    look = "        print(sorted(os.sched_getaffinity(0)))\n"
+    (folder.path / "program.py").write_text(
+        "import os\n" + block("loader").replace("        pass\n", look)
+    )
+    shown = folder.run(sys.executable, "program.py").splitlines()
+    assert set(shown) == {str(HALVES[1])}, "the loader's parent stays where it was bound"
+
+
+OTHERS = (
+    *("multiprocessing", "loader", "check", "slurm", "slurm prolog"),
+    *("ray", "ray survey", "ray off"),
+)
 
 
 def test_what_the_kernel_says(folder: Folder) -> None:
