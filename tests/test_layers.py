@@ -24,6 +24,7 @@ ORDER = [
     *("_vendors", "_vendors.nvidia", "_vendors.amd", "_visible", "_worker", "_discover"),
     *("_resolve", "_options", "_placement", "_plan", "_inherited", "_syscalls", "_residency"),
     *("_apply", "_assigned", "_binding", "_bind", "_spawn", "_bound", "ray", "torch"),
+    *("_process", "_finding"),
     *("_report", "_report.text", "_arguments", "_terminal", "_launched", "_watch", "_launch"),
     *("_autobind.sitecustomize", "_cli", "__main__"),
 ]
