@@ -24,8 +24,20 @@ ORDER = [
     *("_vendors", "_vendors.nvidia", "_vendors.amd", "_visible", "_worker", "_discover"),
     *("_resolve", "_options", "_placement", "_plan", "_inherited", "_syscalls", "_residency"),
     *("_apply", "_assigned", "_binding", "_bind", "_spawn", "_bound", "ray", "torch"),
-    *("_process", "_finding"),
-    *("_report", "_report.text", "_arguments", "_terminal", "_launched", "_watch", "_launch"),
+    *("_process", "_finding", "_proc", "_pages", "_holders", "_status"),
+    *(
+        "_report",
+        "_report.text",
+        "_report.status",
+        "_arguments",
+        "_parser",
+        "_top",
+        "_verbs",
+        "_terminal",
+        "_launched",
+        "_watch",
+        "_launch",
+    ),
     *("_autobind.sitecustomize", "_cli", "__main__"),
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.

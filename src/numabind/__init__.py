@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from numabind._placement import Placement, Plan
     from numabind._plan import plan
     from numabind._problems import Problem
+    from numabind._process import Pages, Process, Stray
     from numabind._spawn import spawning
+    from numabind._status import Report, status
 
 __all__ = [
     "Allowed",
@@ -36,10 +38,14 @@ __all__ = [
     "Node",
     "NumabindError",
     "Options",
+    "Pages",
     "Partition",
     "Placement",
     "Plan",
     "Problem",
+    "Process",
+    "Report",
+    "Stray",
     "UsageError",
     "__version__",
     "bind",
@@ -47,6 +53,7 @@ __all__ = [
     "discover",
     "plan",
     "spawning",
+    "status",
 ]
 
 __version__ = "0.1.0"
@@ -62,7 +69,9 @@ _WHERE = {
     "_placement": ("Placement", "Plan"),
     "_plan": ("plan",),
     "_problems": ("Problem",),
+    "_process": ("Pages", "Process", "Stray"),
     "_spawn": ("spawning",),
+    "_status": ("Report", "status"),
 }
 
 

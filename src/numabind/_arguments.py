@@ -1,13 +1,11 @@
-"""The command's flags: one table, read by argparse for people and by a small loop for `run`."""
+"""The flags of `run` and `launch`: one table, read by argparse and by a small loop here."""
 
 from __future__ import annotations
-
-from numabind._errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any, NoReturn
+    from typing import Any
 
 # flag: (field of Options or of the worker, values or type, help)
 _MODE_HELP = (
@@ -84,112 +82,6 @@ def lean(  # noqa: C901 (one loop over words)
             values[name] = value
     command = words[position:]
     return (words[0], values, command) if command else None
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The argparse parser of all verbs; also what completion and the manual page are made from."""
-    import argparse
-
-    from numabind import __version__
-
-    class Parser(argparse.ArgumentParser):
-        """Says in one line, like every other error, what argparse would say in several."""
-
-        def error(self, message: str) -> NoReturn:
-            raise UsageError(f"{message}; see {self.prog} --help")
-
-    parser = Parser(
-        prog="numabind",
-        description="Put GPU workers next to their GPUs: CPU threads and host memory. Without a "
-        "verb: show the machine, where each GPU's worker would go, and what stands in the way.",
-        epilog="Exit codes: 0 done, 1 the answer is no, 2 wrong usage; run ends with CMD's.",
-    )
-    parser.add_argument("--version", action="version", version=f"numabind {__version__}")
-    parser.add_argument("--json", action="store_true", help="machine and plan as JSON")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
-
-    show = verbs.add_parser("show", help="the machine: nodes, CPUs, devices, what is allowed")
-    _source_flags(show)
-    _json_flag(show)
-
-    plan = verbs.add_parser("plan", help="where each worker would go, and why")
-    plan.add_argument("--workers", type=int, metavar="N", help="default: one for each device")
-    _table_flags(plan, PLACING)
-    _source_flags(plan)
-    _json_flag(plan)
-    plan.add_argument("--strict", action="store_true", help="exit 1 if a worker can't be placed")
-
-    runner = verbs.add_parser(
-        "run",
-        help="bind this process, then become CMD",
-        usage="numabind run [options] -- CMD [ARG ...]",
-        description="This process is a worker: find its GPU, bind CPUs and memory, read back, and "
-        "exec CMD (same process id; signals and exit code are CMD's own).",
-    )
-    _command_flags(runner, "run")
-
-    launcher = verbs.add_parser(
-        "launch",
-        help="become CMD, a launcher; each Python worker that it starts binds itself",
-        usage="numabind launch [options] -- CMD [ARG ...]",
-        description="CMD is a launcher (torchrun, accelerate, deepspeed, a script): check every "
-        "worker's place, then exec CMD. Each Python interpreter below it that has a rank or a "
-        "single GPU in its environment binds itself as it starts, before it imports anything.",
-    )
-    _command_flags(launcher, "launch")
-
-    snapshot = verbs.add_parser("snapshot", help="the machine as a file, for planning elsewhere")
-    snapshot.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
-    snapshot.add_argument(
-        "--anonymize", action="store_true", help="leave out host name, boot id and UUIDs"
-    )
-    snapshot.add_argument("--root", metavar="DIR", help="read a captured tree instead of /")
-    return parser
-
-
-def _command_flags(parser: argparse.ArgumentParser, verb: str) -> None:
-    import argparse
-
-    _table_flags(parser, COMMANDS[verb])
-    parser.add_argument("cmd", nargs="*", metavar="CMD", help=argparse.SUPPRESS)
-
-
-def _json_flag(parser: argparse.ArgumentParser) -> None:
-    import argparse
-
-    # No default of its own: it would hide a --json that stands before the verb.
-    text = "as JSON (docs/snapshot.md)"
-    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=text)
-
-
-def _source_flags(parser: argparse.ArgumentParser) -> None:
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--root", metavar="DIR", help="a captured tree instead of /")
-    source.add_argument("--snapshot", metavar="FILE", help="a file made by numabind snapshot")
-
-
-def _table_flags(parser: argparse.ArgumentParser, table: dict[str, tuple[str, Any, str]]) -> None:
-    import argparse
-
-    for flag, (name, kind, text) in table.items():
-        flags = [flag, "-q"] if flag == "--quiet" else [flag]
-        if isinstance(kind, bool):
-            parser.add_argument(
-                *flags,
-                dest=name,
-                action="store_const",
-                const=kind,
-                default=argparse.SUPPRESS,
-                help=text,
-            )
-        elif kind is int:
-            parser.add_argument(
-                *flags, dest=name, type=int, metavar="N", default=argparse.SUPPRESS, help=text
-            )
-        else:
-            parser.add_argument(
-                *flags, dest=name, metavar=kind, default=argparse.SUPPRESS, help=text
-            )
 
 
 def given(parsed: argparse.Namespace, table: dict[str, tuple[str, Any, str]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from numabind._arguments import COMMANDS, PLACING, WORKER, given, lean, make_parser
+from numabind._arguments import COMMANDS, PLACING, WORKER, given, lean
 from numabind._errors import BindError, MachineError, NumabindError, UsageError
 
 TYPE_CHECKING = False
@@ -124,6 +124,8 @@ def run(values: dict[str, Any], command: list[str]) -> int:
 
 def _other_verbs(words: list[str]) -> int:
     import io
+
+    from numabind._parser import make_parser
 
     parser = make_parser()
     # argparse would take what follows -- for its own: the command is cut off before.
@@ -240,6 +242,18 @@ def _snapshot(parsed: argparse.Namespace, _: list[str]) -> int:
     return Exit.DONE
 
 
+def _status(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._verbs import status_verb
+
+    return status_verb(parsed)
+
+
+def _top(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._verbs import top_verb
+
+    return top_verb(parsed)
+
+
 def _start(parsed: argparse.Namespace, command: list[str]) -> int:
     verb, command = parsed.verb, [*parsed.cmd, *command]
     if not command:
@@ -263,4 +277,6 @@ _VERBS = {
     "run": _start,
     "launch": _start,
     "snapshot": _snapshot,
+    "status": _status,
+    "top": _top,
 }

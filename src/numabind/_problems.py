@@ -209,6 +209,17 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "A node of the cluster did not answer the survey, so it is not in the result.",
         "Install numabind on that node (or through runtime_env), and see Ray's log there.",
     ),
+    "pages-elsewhere": (
+        "Much of a process's memory is on other nodes than its GPU. Page cache is not counted: it "
+        "is where a file's first reader was.",
+        "Start it under numabind run (or launch), so that it allocates in place; for what runs "
+        "already, migratepages PID FROM TO moves all but pinned memory.",
+    ),
+    "pages-unreadable": (
+        "Where a process's pages are could not be read: the kernel shows it only to the process's "
+        "own user and to who has CAP_SYS_PTRACE.",
+        "Run numabind status as that user or as root; in a container add --cap-add SYS_PTRACE.",
+    ),
     "no-worker-bound": (
         "What numabind launch started had child processes, but none on this machine that began as "
         "a Python interpreter with a rank or a single GPU in its environment, so nothing was "
@@ -286,6 +297,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "The node has fewer free cores than GPUs, so exclusive can't give each its own; the worker "
         "shares the node.",
         "Use --mode node, reserve fewer cores, or ask the scheduler for more CPUs.",
+    ),
+    "threads-elsewhere": (
+        "Some threads of a process may run on CPUs that are not near its GPU: they were started "
+        "before it was bound, or something else set their affinity.",
+        "Start it under numabind run (or launch); numabind.bind() in it moves the threads that are "
+        "there. Threads of libraries that bind themselves: unset OMP_PROC_BIND and the like.",
     ),
     "turned-off": (
         "NUMABIND=0 is set, so nothing is bound.",

@@ -33,9 +33,10 @@ class Pages:
 
     `method` is "numa_maps" (every page was counted) or "sample" (`asked` pages were looked up by
     move_pages, and the bytes are their shares of the resident memory). `local` is the part that is
-    on the process's own nodes, 0 to 1, None where those are unknown or nothing is resident;
-    `interval` holds it with 95% confidence, None where all was counted. `swapped` bytes are on no
-    node.
+    on the process's own nodes, 0 to 1, page cache left out; None where those are unknown or nothing
+    is resident. `interval` holds it with 95% confidence, None where all was counted; it rests on
+    `found`, the sampled pages that were resident and not page cache. `swapped` bytes are on no
+    node; `pinned` bytes, which RDMA drivers hold, are among the others.
     """
 
     method: str
@@ -43,6 +44,8 @@ class Pages:
     local: float | None = None
     interval: tuple[float, float] | None = None
     asked: int | None = None
+    found: int | None = None
+    pinned: int = 0
     swapped: int = 0
 
     @property
@@ -61,6 +64,7 @@ class Pages:
             "by_node": {str(node): kinds for node, kinds in sorted(self.by_node.items())},
             "resident_bytes": self.resident,
             "swapped_bytes": self.swapped,
+            "pinned_bytes": self.pinned,
             "local": self.local,
             "interval": list(self.interval) if self.interval else None,
             "sampled_pages": self.asked,
@@ -72,10 +76,11 @@ class Process:
     """One process as the kernel has it.
 
     `devices` are the PCI addresses of its GPUs, found by `source`: "nvml", "numabind" (its mark in
-    the environment), "files" (device files that it has open), or None. `nodes` and `near` are the
-    nodes and CPUs near them; without a GPU those of the CPUs that it is bound to, None if it is
-    bound to no part of the machine. `policy` is the memory policy of its first thread as numa_maps
-    prints it; None where that can't be read, as `pages` is.
+    the environment), "files" (device files that it has open), "environment" (its local rank), or
+    None. `nodes` and `near` are the nodes and CPUs near them; without a GPU those of the CPUs that
+    it is bound to (`source` "affinity"), None if it is bound to no part of the machine. `policy` is
+    the memory policy of its first thread as numa_maps prints it; None where that can't be read, as
+    `pages` is.
     """
 
     pid: int

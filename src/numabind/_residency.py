@@ -29,8 +29,9 @@ _ENOMEM = 12
 class Mapping:
     """One mapping: where it starts, its policy, its pages on each node, and the page size in bytes.
 
-    `file` is the backing file, "heap", "stack" or None; `anonymous` counts pages that belong to
-    this process alone, as the kernel's anon= does.
+    `file` is the backing file as the kernel escapes it (a space is \\040), "heap", "stack" or None;
+    `anonymous` counts pages that belong to this process alone, as the kernel's anon= does; `huge`
+    says that the pages are hugetlbfs's.
     """
 
     start: int
@@ -39,6 +40,7 @@ class Mapping:
     page_bytes: int = 4096
     file: str | None = None
     anonymous: int = 0
+    huge: bool = False
 
 
 def parse_numa_maps(text: str) -> tuple[Mapping, ...]:
@@ -75,7 +77,7 @@ def _mapping(line: str) -> Mapping:
         raise ValueError(f"not a line of numa_maps: {line!r:.80}") from None
     if not policy:
         raise ValueError(f"not a line of numa_maps: {line!r:.80}")
-    return Mapping(start, policy, nodes, size, file, anonymous)
+    return Mapping(start, policy, nodes, size, file, anonymous, "huge" in rest)
 
 
 def read_numa_maps(root: Root, pid: int | str = "self") -> tuple[Mapping, ...] | None:

@@ -120,12 +120,13 @@ def get_raw_policy() -> tuple[int, frozenset[int]]:
     return mode[0] & 0xFFFFFFFF, nodes  # the mode is an int, in the low half of the long
 
 
-def page_nodes(pages: array[int]) -> array[int]:
-    """The node of each page of this process, by address ("Q"); negative errno for none.
+def page_nodes(pages: array[int], pid: int = 0) -> array[int]:
+    """The node of each page of a process, by address ("Q"); negative errno for none.
 
-    -ENOENT (Linux 6.12) and -EFAULT (6.1) both mean a page that was never touched.
+    -ENOENT (Linux 6.12) and -EFAULT (6.1) both mean a page that was never touched. 0 is this
+    process; another needs its user or CAP_SYS_PTRACE. OSError if the kernel refuses.
     """
-    return _pages(pages, None, 0)
+    return _pages(pages, None, 0, pid)
 
 
 def move_pages(pages: array[int], node: int) -> array[int]:
@@ -135,13 +136,13 @@ def move_pages(pages: array[int], node: int) -> array[int]:
     return _pages(pages, array("i", [node]) * len(pages), _MOVE)
 
 
-def _pages(pages: array[int], nodes: array[int] | None, flags: int) -> array[int]:
+def _pages(pages: array[int], nodes: array[int] | None, flags: int, pid: int = 0) -> array[int]:
     from array import array
 
     status = array("i", bytes(4 * len(pages)))
     targets = _NOTHING if nodes is None else nodes.buffer_info()[0]
     addresses = (pages.buffer_info()[0], targets, status.buffer_info()[0])
-    _call("move_pages", _number(2), 0, len(pages), *addresses, flags)
+    _call("move_pages", _number(2), pid, len(pages), *addresses, flags)
     return status
 
 

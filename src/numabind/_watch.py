@@ -13,6 +13,7 @@ import select
 import sys
 import time
 
+from numabind import _proc
 from numabind._launched import is_worker
 from numabind._problems import problem
 from numabind._terminal import say
@@ -115,22 +116,22 @@ class _Watcher:
         while above not in (0, 1, self.launcher):
             self.settled.add(above)
             self.waiting.pop(above, None)
-            above = _parent(above)
+            above = _proc.parent(above)
 
     def look(self) -> None:
         """Find the topmost processes below the launcher whose environment is a worker's."""
         wanted = [self.launcher]
         while wanted:
-            for child in _children(wanted.pop()):
+            for child in _proc.children(wanted.pop()):
                 self.children = True
                 if child in self.settled:
                     continue
-                environ = _environ(child)
+                environ = _proc.environment(child)
                 if not is_worker(environ):
                     wanted.append(child)
                     continue
                 _, _, since = self.waiting.get(child, (None, "", time.monotonic()))
-                self.waiting[child] = (_rank(environ), _name(child), since)
+                self.waiting[child] = (_rank(environ), _proc.name(child) or "gone", since)
 
     def complain(self, patience: float) -> None:
         """Name the workers that had their time and were not heard of."""
@@ -148,41 +149,3 @@ def _rank(environ: dict[str, str]) -> int | None:
         return detect(environ).local_rank
     except ValueError:
         return None
-
-
-def _environ(pid: int) -> dict[str, str]:
-    """The environment that a process was started with; {} if it is gone or another user's."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            data = file.read()
-    except OSError:
-        return {}
-    pairs = (os.fsdecode(part).partition("=") for part in data.split(b"\0"))
-    return {name: value for name, equals, value in pairs if equals}
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
-                found += map(int, file.read().split())
-    except OSError:
-        pass  # it ended
-    return found
-
-
-def _name(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return "gone"
-
-
-def _parent(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0

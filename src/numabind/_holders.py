@@ -1,0 +1,95 @@
+"""Which processes hold which GPUs: NVML's lists, else the device files that processes have open."""
+
+from __future__ import annotations
+
+import os
+
+from numabind import _proc
+from numabind._address import parse_address
+from numabind._machine import Device, Machine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def holders(machine: Machine) -> dict[int, tuple[frozenset[str], str]]:
+    """For each process that holds a GPU: the PCI addresses, and "nvml" or "files", who says so.
+
+    Files of other users' processes can only be seen with CAP_SYS_PTRACE. /dev/kfd is all AMD GPUs'
+    at once, so it counts only where a process has no file of a single one.
+    """
+    found = {pid: (devices, "nvml") for pid, devices in _by_nvml(machine).items()}
+    files = device_files(machine.devices)
+    amd = frozenset(d.pci for d in machine.devices if d.vendor == "amd" and d.computes)
+    for pid in _proc.processes():
+        if pid not in found:
+            opened = opened_by(pid, files, amd)
+            if opened:
+                found[pid] = (opened, "files")
+    return found
+
+
+def opened_by(pid: int, files: dict[str, str], amd: frozenset[str]) -> frozenset[str]:
+    """The PCI addresses of the GPUs whose device files a process has open."""
+    paths = _proc.open_files(pid)
+    devices = frozenset(files[path] for path in paths if path in files)
+    return devices or (amd if "/dev/kfd" in paths else frozenset())
+
+
+def device_files(devices: tuple[Device, ...]) -> dict[str, str]:
+    """PCI addresses by device file: /dev/nvidia3 by its minor, /dev/dri/renderD128 by sysfs."""
+    known = {device.pci for device in devices if device.computes}
+    files = {
+        f"/dev/nvidia{device.minor}": device.pci
+        for device in devices
+        if device.vendor == "nvidia" and device.minor is not None
+    }
+    for pci in known:
+        try:
+            names = os.listdir(f"/sys/bus/pci/devices/{pci}/drm")
+        except OSError:
+            continue
+        files.update({f"/dev/dri/{name}": pci for name in names})
+        files.update({f"/dev/accel/{name}": pci for name in names})
+    return files
+
+
+def _by_nvml(machine: Machine) -> dict[int, frozenset[str]]:
+    """NVML's compute and graphics processes; {} where NVML does not answer."""
+    if not any(d.vendor == "nvidia" and d.computes for d in machine.devices):
+        return {}
+    try:
+        import pynvml
+    except ImportError:
+        return {}
+    if not hasattr(pynvml, "NVMLError"):
+        return {}  # another module of that name
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError, OSError):
+        return {}
+    try:
+        return _ask(pynvml)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _ask(pynvml: Any) -> dict[int, frozenset[str]]:
+    found: dict[int, frozenset[str]] = {}
+    lists = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            bus = pynvml.nvmlDeviceGetPciInfo(handle).busId
+            pci = str(parse_address(bus.decode() if isinstance(bus, bytes) else bus))
+        except (pynvml.NVMLError, ValueError):
+            continue  # fell off the bus
+        for function in lists:
+            try:
+                running = getattr(pynvml, function)(handle)
+            except pynvml.NVMLError:
+                continue  # not told on this GPU
+            for process in running:
+                found[process.pid] = found.get(process.pid, frozenset()) | {pci}
+    return found

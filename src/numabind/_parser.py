@@ -1,0 +1,178 @@
+"""The argparse parser of all verbs: for people, for completion, and for the manual page."""
+
+from __future__ import annotations
+
+import argparse
+
+from numabind._arguments import COMMANDS, PLACING
+from numabind._errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The argparse parser of all verbs; also what completion and the manual page are made from."""
+    from numabind import __version__
+
+    class Parser(argparse.ArgumentParser):
+        """Says in one line, like every other error, what argparse would say in several."""
+
+        def error(self, message: str) -> NoReturn:
+            raise UsageError(f"{message}; see {self.prog} --help")
+
+    parser = Parser(
+        prog="numabind",
+        description="Put GPU workers next to their GPUs: CPU threads and host memory. Without a "
+        "verb: show the machine, where each GPU's worker would go, and what stands in the way.",
+        epilog="Exit codes: 0 done, 1 the answer is no, 2 wrong usage; run ends with CMD's.",
+    )
+    parser.add_argument("--version", action="version", version=f"numabind {__version__}")
+    parser.add_argument("--json", action="store_true", help="machine and plan as JSON")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+
+    show = verbs.add_parser("show", help="the machine: nodes, CPUs, devices, what is allowed")
+    _source_flags(show)
+    _json_flag(show)
+
+    plan = verbs.add_parser("plan", help="where each worker would go, and why")
+    plan.add_argument("--workers", type=int, metavar="N", help="default: one for each device")
+    _table_flags(plan, PLACING)
+    _source_flags(plan)
+    _json_flag(plan)
+    plan.add_argument("--strict", action="store_true", help="exit 1 if a worker can't be placed")
+
+    runner = verbs.add_parser(
+        "run",
+        help="bind this process, then become CMD",
+        usage="numabind run [options] -- CMD [ARG ...]",
+        description="This process is a worker: find its GPU, bind CPUs and memory, read back, and "
+        "exec CMD (same process id; signals and exit code are CMD's own).",
+    )
+    _command_flags(runner, "run")
+
+    launcher = verbs.add_parser(
+        "launch",
+        help="become CMD, a launcher; each Python worker that it starts binds itself",
+        usage="numabind launch [options] -- CMD [ARG ...]",
+        description="CMD is a launcher (torchrun, accelerate, deepspeed, a script): check every "
+        "worker's place, then exec CMD. Each Python interpreter below it that has a rank or a "
+        "single GPU in its environment binds itself as it starts, before it imports anything.",
+    )
+    _command_flags(launcher, "launch")
+
+    _look_verbs(verbs)
+    snapshot = verbs.add_parser("snapshot", help="the machine as a file, for planning elsewhere")
+    snapshot.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
+    snapshot.add_argument(
+        "--anonymize", action="store_true", help="leave out host name, boot id and UUIDs"
+    )
+    snapshot.add_argument("--root", metavar="DIR", help="read a captured tree instead of /")
+    return parser
+
+
+def _command_flags(parser: argparse.ArgumentParser, verb: str) -> None:
+    _table_flags(parser, COMMANDS[verb])
+    parser.add_argument("cmd", nargs="*", metavar="CMD", help=argparse.SUPPRESS)
+
+
+def _json_flag(parser: argparse.ArgumentParser) -> None:
+    # No default of its own: it would hide a --json that stands before the verb.
+    text = "as JSON (docs/snapshot.md)"
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=text)
+
+
+def _source_flags(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--root", metavar="DIR", help="a captured tree instead of /")
+    source.add_argument("--snapshot", metavar="FILE", help="a file made by numabind snapshot")
+
+
+def _table_flags(parser: argparse.ArgumentParser, table: dict[str, tuple[str, Any, str]]) -> None:
+    for flag, (name, kind, text) in table.items():
+        flags = [flag, "-q"] if flag == "--quiet" else [flag]
+        if isinstance(kind, bool):
+            parser.add_argument(
+                *flags,
+                dest=name,
+                action="store_const",
+                const=kind,
+                default=argparse.SUPPRESS,
+                help=text,
+            )
+        elif kind is int:
+            parser.add_argument(
+                *flags, dest=name, type=int, metavar="N", default=argparse.SUPPRESS, help=text
+            )
+        else:
+            parser.add_argument(
+                *flags, dest=name, metavar=kind, default=argparse.SUPPRESS, help=text
+            )
+
+
+def _look_verbs(verbs: Any) -> None:
+    """The verbs that look at what runs."""
+    status = verbs.add_parser(
+        "status",
+        help="where processes' threads and pages are, against where their GPUs are",
+        description="For each process that holds a GPU, or is named: its GPU, the CPUs of its "
+        "threads, its memory policy, its pages by node and kind, and a verdict.",
+        epilog="Exit codes: 0 done, 1 a process is below --min-local or can't be told, 2 wrong "
+        "usage. Other users' processes need CAP_SYS_PTRACE.",
+    )
+    _process_flags(status)
+    status.add_argument(
+        "--min-local",
+        type=_share,
+        metavar="SHARE",
+        help="exit 1 unless each process has at least this share (0.95) of its memory, and all of "
+        "its threads, near its GPU",
+    )
+    status.add_argument(
+        "--prometheus", action="store_true", help="metrics for a node exporter's text collector"
+    )
+    _json_flag(status)
+    top = verbs.add_parser(
+        "top",
+        help="status, drawn again each second",
+        description="On a terminal: q quits, p g m l t sort. Elsewhere lines are appended.",
+    )
+    _process_flags(top)
+    top.add_argument(
+        "-d", "--delay", type=_seconds, default=1.0, metavar="S", help="seconds (default 1)"
+    )
+    top.add_argument("-n", "--count", type=int, metavar="N", help="end after N times")
+    top.add_argument(
+        "--sort", choices=ORDERS, default="gpu", help="what is on top first (default gpu)"
+    )
+
+
+# What `top` can sort by; _top.py says how.
+ORDERS = ("pid", "gpu", "memory", "local", "threads")
+
+
+def _process_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pids", nargs="*", type=int, metavar="PID", help="default: who holds a GPU")
+    parser.add_argument("--tree", type=int, metavar="PID", help="a process and all below it")
+    parser.add_argument(
+        "--pages",
+        dest="method",
+        choices=("auto", "numa_maps", "sample"),
+        default="auto",
+        help="count every page, or look up a sample (default: a sample above 4 GiB resident)",
+    )
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
+    return share
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.05 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0.05 to 86400 seconds")
+    return seconds

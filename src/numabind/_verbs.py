@@ -1,0 +1,72 @@
+"""The verbs that look at what runs: status, top."""
+
+from __future__ import annotations
+
+import sys
+
+from numabind._errors import UsageError
+from numabind._status import Report, status
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from numabind._process import Process
+
+
+def status_verb(parsed: argparse.Namespace) -> int:
+    """Print the status; 1 if a process is below --min-local."""
+    if parsed.prometheus and getattr(parsed, "json", False):
+        raise UsageError("--prometheus and --json are two formats: choose one")
+    report = _look(parsed)
+    if getattr(parsed, "json", False):
+        import json
+
+        print(json.dumps(report.as_dict(), indent=1))
+    elif parsed.prometheus:
+        from numabind._report.status import prometheus_text
+
+        print(prometheus_text(report.processes))
+    else:
+        from numabind._report.status import status_text
+
+        print(status_text(report.processes))
+        for pid in report.ended:
+            print(f"{pid} ended meanwhile")
+    low = [] if parsed.min_local is None else below(report.processes, parsed.min_local)
+    for line in low:
+        print(f"numabind: status: {line}", file=sys.stderr)
+    return 1 if low else 0
+
+
+def below(processes: Sequence[Process], share: float) -> list[str]:
+    """What keeps processes from being local to this share, one line each. Pure."""
+    found = []
+    for process in processes:
+        pages = process.pages
+        who = f"process {process.pid}"
+        if process.nodes is None:
+            found.append(f"{who}: where it belongs is not known")
+        elif process.strays:
+            found.append(f"{who}: {len(process.strays)} threads are elsewhere")
+        elif pages is None or pages.local is None:
+            found.append(f"{who}: its pages can't be told")
+        elif pages.local < share:
+            found.append(f"{who}: {pages.local:.1%} of its memory is local, not {share:.1%}")
+    return found
+
+
+def top_verb(parsed: argparse.Namespace) -> int:
+    """Show the status until somebody has seen enough."""
+    from numabind._top import top
+
+    if parsed.count is not None and parsed.count < 1:
+        raise UsageError(f"--count must be 1 or more, not {parsed.count}")
+    _look(parsed)  # says what is wrong before the screen is taken
+    top(lambda: _look(parsed).processes, parsed.delay, parsed.count, parsed.sort)
+    return 0
+
+
+def _look(parsed: argparse.Namespace) -> Report:
+    return status(parsed.pids or None, tree=parsed.tree, method=parsed.method)
