@@ -32,7 +32,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.delenv(name, raising=False)
     before = os.sched_getaffinity(0)
     yield tmp_path
-    os.sched_setaffinity(0, before)
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), before)
 
 
 def masks() -> list[list[int]]:
@@ -237,7 +238,8 @@ def tell(queue: Any) -> None:
 
 
 def test_strict_starts_nothing(here: Path) -> None:
-    os.sched_setaffinity(0, set(HALVES[0]))
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), set(HALVES[0]))
     entered = False
     with pytest.raises(numabind.BindError), numabind.spawning(local_rank=3, strict=True):
         entered = True

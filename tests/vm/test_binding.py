@@ -297,13 +297,14 @@ def test_masks_from_before(seen: Seen) -> None:
     has(seen["narrow-thread"], NODE1, NEAR1, "threads-kept", "threads-late")
     assert seen["narrow-thread"]["thread"]["cpus"] == [2]
     assert seen["narrow-thread"]["kept"] == 1
-    has(seen["born-narrow"], [4, 5], NEAR1, "cpus-reduced")
+    has(seen["born-narrow"], [4, 5], NEAR1, "cpus-reduced", "launcher-bound")
 
 
 def test_children_of_a_bound_worker(seen: Seen) -> None:
     has(seen["child-same"], [4, 5], ["bind", [1]], "inherited")
     # A mask that somebody narrowed since is what the child plans within.
-    has(seen["child-narrowed"], [4], ["bind", [1]], "cpus-reduced", "too-few-cores")
+    problems = ("cpus-reduced", "too-few-cores", "launcher-bound")
+    has(seen["child-narrowed"], [4], ["bind", [1]], *problems)
     assert seen["child-same"]["pages"] == {"1": 1024}
     # A child for another GPU is a worker of its own, and not confined to its parent's place.
     has(seen["child-other"], NODE0, ["preferred-many", [0]])
