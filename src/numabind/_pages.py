@@ -207,7 +207,9 @@ def interval(near: int, seen: int) -> tuple[float, float]:
     middle = share + z * z / (2 * seen)
     half = z * (share * (1 - share) / seen + z * z / (4 * seen * seen)) ** 0.5
     scale = 1 + z * z / seen
-    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+    # Rounding must not leave the share itself outside.
+    low, high = (middle - half) / scale, (middle + half) / scale
+    return max(0.0, min(low, share)), min(1.0, max(high, share))
 
 
 def read_ranges(pid: int, huge: bool) -> list[Range]:

@@ -161,7 +161,9 @@ class _Screen:
             due = time.monotonic() + self.delay
             while True:
                 size = shutil.get_terminal_size()
-                self.write(frame(processes, self.order, tuple(size), time.strftime("%H:%M:%S")))
+                self.write(
+                    frame(processes, self.order, (size[0], size[1]), time.strftime("%H:%M:%S"))
+                )
                 left = due - time.monotonic()
                 ready = select.select([self.stdin], [], [], max(0.0, left))[0]
                 if not ready:

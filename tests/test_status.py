@@ -1,0 +1,356 @@
+"""What status makes of what it read: places, shares, samples, exit codes, text and metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import Self
+
+import numabind
+from launchers.pretend import ADDRESSES, CPUS, HALVES, write_snapshot
+from numabind import _holders, _pages, _proc
+from numabind._process import Pages, Process, Stray
+from numabind._report.status import prometheus_text, size, status_text
+from numabind._residency import parse_numa_maps
+from numabind._status import with_share
+from numabind._verbs import below
+
+BIN = Path(sys.executable).with_name("numabind")
+GIB = 1 << 30
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Make this machine one of two nodes with four GPUs."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {**kept, "NUMABIND_SNAPSHOT": str(write_snapshot(tmp_path)), "NUMABIND_MEMORY": "none"}
+
+
+def numabind_status(environ: dict[str, str], *words: str | int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(BIN), "status", *map(str, words)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+class Worker:
+    """A worker under `numabind run` that sleeps."""
+
+    def __init__(self, environ: dict[str, str], *words: str) -> None:
+        command = [str(BIN), "run", "--quiet", *words, "--", "sleep", "100"]
+        self.process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL)
+        self.pid = self.process.pid
+        deadline = time.monotonic() + 30
+        while _proc.name(self.pid) != "sleep" and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def only(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode in (0, 1), done.stderr
+    (process,) = json.loads(done.stdout)["processes"]
+    assert isinstance(process, dict)
+    return process
+
+
+# -- places
+
+
+def test_what_numabind_bound_is_near_its_gpu(environ: dict[str, str]) -> None:
+    with Worker(environ, "--gpu", ADDRESSES[3]) as worker:
+        process = only(numabind_status(environ, "--json", worker.pid))
+        assert process["devices"] == [ADDRESSES[3]]
+        assert (process["device_source"], process["nodes"]) == ("numabind", "1")
+        assert (process["threads"], process["threads_near"]) == (1, 1)
+        os.sched_setaffinity(worker.pid, CPUS)
+        process = only(numabind_status(environ, "--json", worker.pid))
+        assert process["threads_near"] == 0
+        (stray,) = process["threads_elsewhere"]
+        assert (stray["tid"], stray["name"]) == (worker.pid, "sleep")
+        assert "threads-elsewhere" in {said["name"] for said in process["problems"]}
+        done = numabind_status(environ, "--min-local=0", worker.pid)
+        assert done.returncode == 1
+        assert "1 threads are elsewhere" in done.stderr
+
+
+def test_a_rank_in_the_environment_says_which_gpu(environ: dict[str, str]) -> None:
+    with subprocess.Popen(["sleep", "100"], env={**environ, "LOCAL_RANK": "2"}) as worker:
+        try:
+            process = only(numabind_status(environ, "--json", worker.pid))
+        finally:
+            worker.kill()
+    assert (process["devices"], process["device_source"]) == ([ADDRESSES[2]], "environment")
+    assert process["threads_near"] == 0
+
+
+def test_a_process_without_a_gpu_belongs_where_it_is_bound(environ: dict[str, str]) -> None:
+    with subprocess.Popen(["sleep", "100"], env=environ) as plain:
+        try:
+            process = only(numabind_status(environ, "--json", plain.pid))
+            assert (process["device_source"], process["nodes"]) == (None, None)
+            assert process["verdict"] == "unknown"
+            os.sched_setaffinity(plain.pid, HALVES[1])
+            process = only(numabind_status(environ, "--json", plain.pid))
+            assert (process["device_source"], process["nodes"]) == ("affinity", "1")
+        finally:
+            plain.kill()
+
+
+def test_a_tree(environ: dict[str, str]) -> None:
+    script = "sleep 100 & sleep 100 & wait"
+    with subprocess.Popen(["sh", "-c", script], env=environ) as parent:
+        try:
+            while len(_proc.children(parent.pid)) < 2:
+                time.sleep(0.02)
+            family = [parent.pid, *_proc.children(parent.pid)]
+            done = numabind_status(environ, "--json", "--tree", parent.pid)
+            processes = json.loads(done.stdout)["processes"]
+            assert [process["pid"] for process in processes] == family
+        finally:
+            for pid in family[1:]:
+                os.kill(pid, 9)
+
+
+def test_the_public_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NUMABIND_SNAPSHOT", raising=False)
+    report = numabind.status([os.getpid()], method="numa_maps")
+    (process,) = report.processes
+    assert process.pid == os.getpid()
+    assert process.threads == len(os.listdir("/proc/self/task"))
+    assert process.pages is not None
+    assert json.loads(json.dumps(report.as_dict()))["schema"] == 1
+    resident = _proc.kibibytes(_proc.status(os.getpid()), "VmRSS")
+    assert process.pages.resident == pytest.approx(resident, rel=0.1)
+
+
+def test_nobody_holds_a_gpu_here(environ: dict[str, str]) -> None:
+    done = numabind_status(environ)
+    assert done.returncode == 0
+    assert done.stdout.startswith("No process holds a GPU.")
+    assert json.loads(numabind_status(environ, "--json").stdout)["processes"] == []
+
+
+BAD: dict[str, tuple[tuple[str, ...], str]] = {
+    "no such process": (("4194305",), "no process 4194305"),
+    "no number": (("abc",), "invalid int value"),
+    "a negative one": (("--", "-5"), "no process -5"),
+    "no such tree": (("--tree", "4194305"), "no process 4194305"),
+    "a share that is none": (("--min-local", "95"), "95 is not from 0 to 1"),
+    "a share that is a word": (("--min-local", "all"), "invalid"),
+    "an unknown way to count": (("--pages", "guess"), "invalid choice"),
+    "two formats": (("--json", "--prometheus"), "choose one"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line(environ: dict[str, str], words: tuple[str, ...], said: str) -> None:
+    done = numabind_status(environ, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+
+
+def test_wrong_arguments() -> None:
+    for wrong in ({"method": "guess"}, {"pids": [0]}, {"tree": -1}, {"pids": ["1"]}):
+        with pytest.raises(numabind.UsageError):
+            numabind.status(**wrong)  # type: ignore[arg-type]
+
+
+# -- device files
+
+
+def test_open_files_name_gpus(tmp_path: Path) -> None:
+    files = {
+        str(tmp_path / "nvidia0"): "0000:17:00.0",
+        str(tmp_path / "renderD129"): "0000:c1:00.0",
+    }
+    for path in files:
+        Path(path).touch()
+    assert _holders.opened_by(os.getpid(), files, frozenset()) == frozenset()
+    with open(tmp_path / "renderD129", "rb"), open(tmp_path / "nvidia0", "rb"):
+        both = _holders.opened_by(os.getpid(), files, frozenset())
+        assert both == {"0000:17:00.0", "0000:c1:00.0"}
+    assert _holders.opened_by(1 << 22, files, frozenset()) == frozenset(), "gone"
+
+
+# -- pages
+
+NUMA_MAPS = """\
+55d0c0a00000 default file=/usr/bin/python3.11 anon=2 dirty=2 mapped=10 N0=6 N1=4 kernelpagesize_kB=4
+7f0000000000 prefer (many):1 anon=512 dirty=512 active=0 N1=512 kernelpagesize_kB=4
+7f0010000000 bind:1 file=/dev/shm/a\\040b dirty=3 N1=3 kernelpagesize_kB=4
+7f0020000000 default huge anon=4 dirty=4 N0=1 N1=3 kernelpagesize_kB=2048
+7f0030000000 default stack anon=5 dirty=5 N0=5 kernelpagesize_kB=4
+7f0040000000 default file=/memfd:x\\040(deleted) dirty=2 N0=2 kernelpagesize_kB=4
+7f0050000000 default
+"""
+
+
+def test_kinds() -> None:
+    kinds = [_pages._kind(mapping, frozenset({0x7F0030000000})) for mapping in
+             parse_numa_maps(NUMA_MAPS)]  # fmt: skip
+    expected = ["file", "anonymous", "shared", "huge", "locked", "shared", "anonymous"]
+    assert kinds == expected
+
+
+def test_the_share_leaves_out_page_cache() -> None:
+    pages = Pages("numa_maps", {0: {"anonymous": 10, "file": 900}, 1: {"anonymous": 30, "file": 1}})
+    assert with_share(pages, frozenset({1})).local == 0.75
+    assert with_share(pages, frozenset({0, 1})).local == 1.0
+    assert with_share(Pages("numa_maps", {0: {"file": 5}}), frozenset({0})).local is None
+    sampled = with_share(
+        Pages("sample", {0: {"anonymous": 10}, 1: {"anonymous": 30}}, asked=4096, found=400),
+        frozenset({1}),
+    )
+    assert sampled.local == 0.75
+    # Wilson's interval for 300 of 400, by hand: (0.7552 ∓ 0.0423) / 1.0096 about 0.7476.
+    assert sampled.interval == pytest.approx((0.7053, 0.7899), abs=2e-3)
+
+
+@given(st.integers(1, 10_000), st.data())
+def test_intervals_hold_the_share(seen: int, data: st.DataObject) -> None:
+    near = data.draw(st.integers(0, seen))
+    low, high = _pages.interval(near, seen)
+    assert 0 <= low <= near / seen <= high <= 1
+
+
+RANGES = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 50)), min_size=1, max_size=20)
+
+
+@given(RANGES, st.integers(1, 200), st.randoms(use_true_random=False))
+def test_draws_are_spread_over_all_that_is_mapped(
+    sizes: list[tuple[int, int]], draws: int, random: Any
+) -> None:
+    ranges, address = [], 4096
+    for number, (pages, gap) in enumerate(sizes):
+        ranges.append(_pages.Range(address, address + pages * 4096, str(number)))
+        address += (pages + gap) * 4096
+    pages, kinds = _pages.drawn(ranges, draws, random.randbytes(4 * draws))
+    assert len(pages) == len(kinds) == draws
+    total = sum(size for size, _ in sizes)
+    before, flat = 0, {}
+    for r in ranges:
+        for page in range(r.start, r.end, 4096):
+            flat[page] = before
+            before += 1
+    for number, (page, kind) in enumerate(zip(pages, kinds, strict=True)):
+        r = ranges[int(kind)]
+        assert r.start <= page < r.end
+        # The number-th draw is from the number-th equal part.
+        assert int(number * total / draws) <= flat[page] <= int((number + 1) * total / draws)
+
+
+def test_ranges_of_this_process() -> None:
+    ranges = _pages.read_ranges(os.getpid(), huge=False)
+    assert {r.kind for r in ranges} <= {"anonymous", "file", "shared"}
+    assert all(r.start < r.end for r in ranges)
+    assert _pages.read_ranges(1 << 22, huge=False) == []
+
+
+def test_a_sample_of_a_process_that_is_gone() -> None:
+    assert _pages.count_sample(1 << 22) is None
+    assert _pages.count_all(1 << 22) is None
+    assert _pages.first_policy(1 << 22) is None
+
+
+# -- what is said
+
+
+def process(pid: int = 7, **more: Any) -> Process:
+    pages = Pages("numa_maps", {0: {"anonymous": 3 * GIB}, 1: {"file": 1 << 20}}, local=1.0)
+    known = {"devices": ("0000:17:00.0",), "nodes": frozenset({0}), "near": frozenset({0, 1})}
+    return Process(
+        pid, more.pop("name", "train"), **{**known, "threads": 4, "pages": pages, **more}
+    )
+
+
+def test_below() -> None:
+    half = Pages("numa_maps", {0: {"anonymous": 1}, 1: {"anonymous": 1}}, local=0.5)
+    stray = Stray(8, "x", frozenset({5}))
+    found = below(
+        [
+            process(1),
+            process(2, pages=half),
+            process(3, strays=(stray,)),
+            process(4, nodes=None),
+            process(5, pages=None),
+        ],
+        0.9,
+    )
+    assert found == [
+        "process 2: 50.0% of its memory is local, not 90.0%",
+        "process 3: 1 threads are elsewhere",
+        "process 4: where it belongs is not known",
+        "process 5: its pages can't be told",
+    ]
+
+
+def test_text() -> None:
+    text = status_text([process(strays=(Stray(8, "x", frozenset({5})),), name="a\x1b[2Jb")])
+    heading, row, *_ = text.splitlines()
+    assert heading.split() == ["PID", "NAME", "GPU", "NODE", "THREADS", "POLICY", "RESIDENT",
+                               "LOCAL", "VERDICT"]  # fmt: skip
+    assert row.split() == ["7", "a?[2Jb", "0000:17:00.0", "0", "3/4", "-", "3", "GiB", "100%",
+                           "near"]  # fmt: skip
+    assert "\x1b" not in text
+    assert "7    0     3 GiB  anonymous 3 GiB" in re.sub(r" {2,}", lambda m: m.group(), text)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (999, "999 B"), (1023, "0.999 KiB"), (1 << 20, "1 MiB"), (5 * GIB // 2, "2.5 GiB"),
+     (3 << 40, "3 TiB"), (999 << 20, "999 MiB")],
+)  # fmt: skip
+def test_sizes(number: int, text: str) -> None:
+    assert size(number) == text
+
+
+def parse_prometheus(text: str) -> dict[str, dict[str, float]]:
+    """By metric, values by labels; fails on what the format does not allow."""
+    label = r'[a-z_]+="(?:[^"\\\n]|\\["\\n])*"'
+    sample = re.compile(rf"([a-z_]+)\{{({label}(?:,{label})*)\}} ([0-9.e+-]+)")
+    found: dict[str, dict[str, float]] = {}
+    for line in text.split("\n"):
+        if line.startswith("# "):
+            assert re.match(r"# (HELP [a-z_]+ .+|TYPE [a-z_]+ gauge)$", line)
+            continue
+        match = sample.fullmatch(line)
+        assert match, line
+        found.setdefault(match[1], {})[match[2]] = float(match[3])
+    return found
+
+
+def test_metrics() -> None:
+    named = process(name='q"\\\n<script>')
+    found = parse_prometheus(prometheus_text([named, process(9, nodes=None, near=None)]))
+    resident = found["numabind_process_resident_bytes"]
+    (key,) = (key for key in resident if 'pid="7"' in key and 'kind="anonymous"' in key)
+    assert resident[key] == 3 * GIB
+    assert r'name="q\"\\\n<script>"' in key
+    assert list(found["numabind_process_near"].values()) == [1]
+    threads = {k[-14:]: v for k, v in found["numabind_process_threads"].items()}
+    assert sorted(threads.values()) == [0, 4]
+
+
+@given(st.text())
+def test_metrics_of_any_name(name: str) -> None:
+    assert parse_prometheus(prometheus_text([process(name=name.replace("\r", ""))]))
