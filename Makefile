@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DEV := hypothesis mypy nvidia-ml-py pytest pytest-timeout ruff typing-extensions
+DEV := hypothesis mypy nvidia-ml-py pytest pytest-timeout rich ruff typing-extensions
 # torch before what asks for it, so that accelerate takes this one. The tests need no CUDA: with
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu pip takes the small build.
 TORCH := torch==2.13.0
@@ -47,6 +47,7 @@ docs: $(VENV)/made
 
 bench: setup
 	@$(BIN)/python benchmarks/startup.py
+	@$(BIN)/python benchmarks/status.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -29,6 +29,7 @@ ORDER = [
         "_report",
         "_report.text",
         "_report.status",
+        "_report.colour",
         "_arguments",
         "_parser",
         "_top",

@@ -165,10 +165,11 @@ def _show(parsed: argparse.Namespace, _: list[str]) -> int:
     machine, _seen = _machine(parsed)
     if parsed.json:
         return _print_json(machine.as_dict())
+    from numabind._report.colour import show
     from numabind._report.text import machine_text
     from numabind._terminal import say
 
-    print(machine_text(machine))
+    show(machine_text(machine))
     say(machine.problems, quiet=True)
     return Exit.DONE
 
@@ -197,26 +198,25 @@ def _bind_options() -> dict[str, Any]:
 
 
 def _print_plan(made: Plan) -> None:
+    from numabind._report.colour import show
     from numabind._report.text import plan_text, problems_text
 
-    print(plan_text(made))
     said = problems_text(made)
-    if said:
-        print(f"\n{said}")
+    show(plan_text(made) + (f"\n\n{said}" if said else ""))
 
 
 def _overview(parsed: argparse.Namespace, _: list[str]) -> int:
     import argparse
 
     from numabind._plan import plan
+    from numabind._report.colour import show
     from numabind._report.text import machine_text
 
     machine, seen = _machine(argparse.Namespace())
     made = plan(machine, None, seen, **_bind_options())
     if parsed.json:
         return _print_json({"machine": machine.as_dict(), "plan": made.as_dict()})
-    print(machine_text(machine))
-    print()
+    show(machine_text(machine) + "\n")
     _print_plan(made)
     return Exit.DONE
 

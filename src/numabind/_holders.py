@@ -10,11 +10,16 @@ from numabind._machine import Device, Machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 
-def holders(machine: Machine) -> dict[int, tuple[frozenset[str], str]]:
+def holders(
+    machine: Machine, pids: Iterable[int] | None = None
+) -> dict[int, tuple[frozenset[str], str]]:
     """For each process that holds a GPU: the PCI addresses, and "nvml" or "files", who says so.
+
+    With `pids` only those are looked at.
 
     Files of other users' processes can only be seen with CAP_SYS_PTRACE. /dev/kfd is all AMD GPUs'
     at once, so it counts only where a process has no file of a single one.
@@ -22,8 +27,8 @@ def holders(machine: Machine) -> dict[int, tuple[frozenset[str], str]]:
     found = {pid: (devices, "nvml") for pid, devices in _by_nvml(machine).items()}
     files = device_files(machine.devices)
     amd = frozenset(d.pci for d in machine.devices if d.vendor == "amd" and d.computes)
-    for pid in _proc.processes():
-        if pid not in found:
+    for pid in _proc.processes() if pids is None else pids:
+        if files and pid not in found:
             opened = opened_by(pid, files, amd)
             if opened:
                 found[pid] = (opened, "files")

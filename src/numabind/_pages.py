@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 # Above this much resident memory a sample is taken by default.
 SAMPLE_ABOVE = 4 << 30
-DRAWS = 4096
+DRAWS = 2048
 _ENOUGH = 1500  # resident pages; ±2.5% at worst
-_ROUNDS = 16
+_ROUNDS = 32
 _TOO_FEW = 100
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # What the kernel maps without pages of its own.

@@ -9,7 +9,7 @@ from numabind._bind import MARK, Request, seat_of
 from numabind._cpulist import format_list, parse_list
 from numabind._discover import Questions, discover_here
 from numabind._errors import MachineError, UsageError
-from numabind._holders import device_files, holders, opened_by
+from numabind._holders import holders
 from numabind._machine import Allowed, Machine
 from numabind._options import Options, make_options
 from numabind._plan import plan_seats
@@ -67,7 +67,7 @@ def status(
         raise UsageError(f"method {method!r:.40} is none of {', '.join(METHODS)}")
     named = _named(pids, tree)
     machine = discover_here(os.environ, Questions(caches=False))
-    look = Look(machine, method)
+    look = Look(machine, method, named)
     wanted = sorted(look.holders) if named is None else named
     seen, ended = [], []
     for pid in wanted:
@@ -104,14 +104,15 @@ class _Place:
 class Look:
     """One look at a machine's processes; who holds which GPU is asked once."""
 
-    def __init__(self, machine: Machine, method: str = "auto") -> None:
+    def __init__(
+        self, machine: Machine, method: str = "auto", pids: Iterable[int] | None = None
+    ) -> None:
         everything = frozenset(cpu.id for cpu in machine.cpus)
         nodes = frozenset(node.id for node in machine.nodes if node.memory_bytes != 0)
         # Other processes may be allowed more than this one is.
         self.machine = replace(machine, allowed=Allowed(everything, nodes))
         self.method = method
-        self.holders = holders(machine)
-        self.files = device_files(machine.devices)
+        self.holders = holders(machine, pids)
         self.everything = everything
 
     def process(self, pid: int) -> Process | None:
@@ -158,9 +159,6 @@ class Look:
         marked = self.marked(environ)
         if marked is not None and (not held or held >= set(marked.devices)):
             return marked
-        if source is None:
-            held = opened_by(pid, self.files, frozenset())
-            source = "files" if held else None
         by_rank = self.by_rank(environ)
         # CUDA opens the files of all visible GPUs; the rank says which of them is meant.
         if by_rank is not None and (len(held) != 1) and (not held or set(by_rank) <= held):

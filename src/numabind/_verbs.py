@@ -29,9 +29,10 @@ def status_verb(parsed: argparse.Namespace) -> int:
 
         print(prometheus_text(report.processes))
     else:
+        from numabind._report.colour import show
         from numabind._report.status import status_text
 
-        print(status_text(report.processes))
+        show(status_text(report.processes))
         for pid in report.ended:
             print(f"{pid} ended meanwhile")
     low = [] if parsed.min_local is None else below(report.processes, parsed.min_local)
