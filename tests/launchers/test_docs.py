@@ -168,7 +168,7 @@ def test_a_loader(folder: Folder) -> None:
 
 
 OTHERS = (
-    *("multiprocessing", "loader", "check", "slurm", "slurm prolog"),
+    *("multiprocessing", "loader", "check", "status", "slurm", "slurm prolog"),
     *("ray", "ray survey", "ray off"),
 )
 
@@ -184,9 +184,13 @@ def test_what_the_kernel_says(folder: Folder) -> None:
                 break
             subprocess.run(["sleep", "0.05"], check=True)
         shown = folder.run("sh", "-c", block("check"), PID=str(worker.pid))
+        status = folder.run("sh", "-c", block("status"), PID=str(worker.pid))
     finally:
         worker.kill()
         worker.wait()
+    heading, row, *_ = status.splitlines()
+    assert row.split()[:4] == [str(worker.pid), "sleep", ADDRESSES[3], "1"], status
+    assert row.split()[heading.split().index("THREADS")] == "1/1"
     threads, *pages = shown.splitlines()
     assert threads.split() == ["1", "Cpus_allowed_list:", NEAR[1]]
     assert all(re.fullmatch(r"N\d+ \d+", line) for line in pages)

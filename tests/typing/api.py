@@ -73,3 +73,8 @@ name: str = train(1) + train_rank(0)
 train("one")  # type: ignore[arg-type]
 with numabind.spawning(local_rank=3, workers=8, memory="bind") as born:
     child_cpus: frozenset[int] = born.cpus
+
+report: numabind.Report = numabind.status([1], method="sample")
+for seen in report.processes:
+    share: float | None = seen.pages.local if seen.pages is not None else None
+    verdict: str = seen.verdict
