@@ -264,3 +264,30 @@ def test_what_proc_says_of_a_gpu(tmp_path: Path, files: dict[str, str], wanted: 
 
 def test_without_the_driver_proc_says_nothing(tmp_path: Path) -> None:
     assert read_proc(Root(str(tmp_path))) == {}
+
+
+HOLDERS = """
+import json
+from numabind._holders import holders
+from numabind._machine import Allowed, Device, Machine
+devices = tuple(Device(pci, "nvidia") for pci in ("0000:17:00.0", "10000:b3:00.0"))
+machine = Machine((), (), devices=devices, allowed=Allowed(frozenset(), frozenset()))
+print(json.dumps({pid: [sorted(gpus), source] for pid, (gpus, source) in holders(machine).items()}))
+assert "libcuda" not in open("/proc/self/maps").read()
+"""
+
+
+def test_processes_that_hold_a_gpu(library: Path) -> None:
+    second = "gpu uuid=GPU-bb pci=00010000:b3:00.0\nprocess 71\nprocess 72\n"
+    found = run(library, H100 + "process 71\n" + second, HOLDERS)
+    assert found == {
+        "71": [["0000:17:00.0", "10000:b3:00.0"], "nvml"],
+        "72": [["10000:b3:00.0"], "nvml"],
+    }
+
+
+def test_no_process_holds_a_gpu(library: Path) -> None:
+    assert run(library, H100, HOLDERS) == {}
+    assert run(library, H100 + "fail nvmlInit 9\n", HOLDERS) == {}
+    failing = H100 + "process 71\nfail nvmlDeviceGetComputeRunningProcesses 3\n"
+    assert run(library, failing, HOLDERS) == {}

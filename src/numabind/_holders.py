@@ -76,6 +76,8 @@ def _by_nvml(machine: Machine) -> dict[int, frozenset[str]]:
         return {}
     try:
         return _ask(pynvml)
+    except pynvml.NVMLError:
+        return {}
     finally:
         pynvml.nvmlShutdown()
 
@@ -91,10 +93,20 @@ def _ask(pynvml: Any) -> dict[int, frozenset[str]]:
         except (pynvml.NVMLError, ValueError):
             continue  # fell off the bus
         for function in lists:
-            try:
-                running = getattr(pynvml, function)(handle)
-            except pynvml.NVMLError:
-                continue  # not told on this GPU
-            for process in running:
+            for process in _running(pynvml, function, handle):
                 found[process.pid] = found.get(process.pid, frozenset()) | {pci}
     return found
+
+
+def _running(pynvml: Any, function: str, handle: Any) -> Any:
+    """The processes by one of NVML's lists; () where this driver or GPU has none."""
+    # A driver older than nvidia-ml-py lacks the newest version of a function.
+    mismatch = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
+    for name in (function, f"{function}_v2"):
+        try:
+            return getattr(pynvml, name)(handle)
+        except mismatch:
+            continue
+        except (pynvml.NVMLError, AttributeError):
+            break
+    return ()
