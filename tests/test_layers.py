@@ -25,10 +25,13 @@ ORDER = [
     *("_resolve", "_options", "_placement", "_plan", "_inherited", "_syscalls", "_residency"),
     *("_apply", "_assigned", "_binding", "_bind", "_spawn", "_bound", "ray", "torch"),
     *("_process", "_finding", "_proc", "_pages", "_holders", "_status"),
+    *("_doctor.scene", "_doctor.kernel", "_doctor.firmware", "_doctor.limits"),
+    *("_doctor.environment", "_doctor.devices", "_doctor", "_doctor.__main__"),
     *(
         "_report",
         "_report.text",
         "_report.status",
+        "_report.findings",
         "_report.colour",
         "_arguments",
         "_parser",
@@ -42,7 +45,10 @@ ORDER = [
     *("_autobind.sitecustomize", "_cli", "__main__"),
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.
-DISPATCHERS = {"_vendors": {"_vendors", "_vendors.nvidia", "_vendors.amd"}}
+DISPATCHERS = {
+    "_vendors": {"_vendors", "_vendors.nvidia", "_vendors.amd"},
+    "_doctor": {"_doctor"},
+}
 LONGEST = 440
 FILES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path

@@ -248,6 +248,12 @@ def _status(parsed: argparse.Namespace, _: list[str]) -> int:
     return status_verb(parsed)
 
 
+def _doctor(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._verbs import doctor_verb
+
+    return doctor_verb(parsed)
+
+
 def _top(parsed: argparse.Namespace, _: list[str]) -> int:
     from numabind._verbs import top_verb
 
@@ -278,5 +284,6 @@ _VERBS = {
     "launch": _start,
     "snapshot": _snapshot,
     "status": _status,
+    "doctor": _doctor,
     "top": _top,
 }

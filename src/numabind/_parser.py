@@ -133,6 +133,13 @@ def _look_verbs(verbs: Any) -> None:
         "--prometheus", action="store_true", help="metrics for a node exporter's text collector"
     )
     _json_flag(status)
+    doctor = verbs.add_parser(
+        "doctor",
+        help="what on this machine works against locality, and what to do about it",
+        epilog="Exit codes: 0 nothing serious, 1 something serious, 2 wrong usage.",
+    )
+    doctor.add_argument("--root", metavar="DIR", help="a captured tree instead of /")
+    _json_flag(doctor)
     top = verbs.add_parser(
         "top",
         help="status, drawn again each second",

@@ -1,7 +1,8 @@
-"""The verbs that look at what runs: status, top."""
+"""The verbs that look at what is and runs: status, top, doctor."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 from numabind._errors import UsageError
@@ -56,6 +57,27 @@ def below(processes: Sequence[Process], share: float) -> list[str]:
         elif pages.local < share:
             found.append(f"{who}: {pages.local:.1%} of its memory is local, not {share:.1%}")
     return found
+
+
+def doctor_verb(parsed: argparse.Namespace) -> int:
+    """Print what works against locality; 1 if something serious does."""
+    from numabind._doctor import doctor
+
+    if parsed.root is not None and not os.path.isdir(parsed.root):
+        raise UsageError(f"--root {parsed.root}: no such directory")
+    # The environment is of here, so it says nothing of a captured tree.
+    findings = doctor(os.environ if parsed.root is None else {}, parsed.root)
+    if getattr(parsed, "json", False):
+        import json
+
+        found = [finding.as_dict() for finding in findings]
+        print(json.dumps({"schema": 1, "findings": found}, indent=1))
+    else:
+        from numabind._report.colour import show
+        from numabind._report.findings import findings_text
+
+        show(findings_text(findings))
+    return 1 if any(finding.severity == "serious" for finding in findings) else 0
 
 
 def top_verb(parsed: argparse.Namespace) -> int:
