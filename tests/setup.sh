@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what the tests need beyond Python: a C compiler for the NVML stub, QEMU and a kernel for
-# the virtual machines, hwloc as a second opinion, and the launchers that are not Python's.
+# the virtual machines, hwloc as a second opinion, the launchers that are not Python's, and a browser
+# for the report's page.
 # usage: setup.sh PYTHON
 set -eu
 python=$1
@@ -9,7 +10,8 @@ missing=
 for pair in cc:gcc qemu-system-x86_64:qemu-system-x86 busybox:busybox-static zstd:zstd \
     lstopo-no-graphics:hwloc numactl:numactl taskset:util-linux \
     slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
-    mpirun.openmpi:openmpi-bin mpirun.mpich:mpich; do
+    mpirun.openmpi:openmpi-bin mpirun.mpich:mpich \
+    chromium:chromium chromedriver:chromium-driver; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
 [ -z "$missing" ] || case "$missing" in *gcc*) missing="$missing libc6-dev" ;; esac

@@ -25,7 +25,9 @@ ORDER = [
     *("_resolve", "_options", "_placement", "_plan", "_inherited", "_syscalls", "_residency"),
     *("_apply", "_assigned", "_binding", "_bind", "_spawn", "_bound", "ray", "torch"),
     *("_process", "_finding"),
-    *("_report", "_report.text", "_arguments", "_terminal", "_launched", "_watch", "_launch"),
+    *("_report", "_report.text", "_report.markup", "_report.crew", "_report.drawing"),
+    *("_report.tables", "_report.html"),
+    *("_arguments", "_terminal", "_launched", "_watch", "_launch"),
     *("_autobind.sitecustomize", "_cli", "__main__"),
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.

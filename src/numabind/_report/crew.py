@@ -90,11 +90,11 @@ class Crew:
         for workers, number in self.shared.items():
             shown = workers[:COLOURS]
             stops = ",".join(
-                f"var(--t{worker % COLOURS}) {100 * i // len(shown)}% "
+                f"var(--w{worker % COLOURS}) {100 * i // len(shown)}% "
                 f"{100 * (i + 1) // len(shown)}%"
                 for i, worker in enumerate(shown)
             )
-            rules.append(f"i.s{number}{{background:linear-gradient(90deg,{stops})}}")
+            rules.append(f"i.s{number}{{background-image:linear-gradient(90deg,{stops})}}")
         return Html("\n".join(rules))
 
 

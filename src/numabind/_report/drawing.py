@@ -124,7 +124,7 @@ class _Picture:
         return tag("div", *boxes, class_="l3s")
 
     def cores(self, cpus: list[Cpu]) -> list[Html]:
-        cores = _by(cpus, lambda cpu: cpu.id if cpu.core is None else cpu.core)
+        cores = _by(cpus, _core)
         return [
             tag("span", *(self.thread(cpu) for cpu in threads), class_="core")
             for _, threads in sorted(cores.items())
@@ -232,8 +232,12 @@ def _package(title: str, facts: str, nodes: list[Html], few: bool = False) -> Ht
 
 
 def _counts(cpus: list[Cpu]) -> tuple[str, ...]:
-    cores = {cpu.id if cpu.core is None else cpu.core for cpu in cpus}
+    cores = {_core(cpu) for cpu in cpus}
     return count(len(cores), "core"), count(len(cpus), "CPU")
+
+
+def _core(cpu: Cpu) -> int:
+    return cpu.id if cpu.core is None else cpu.core
 
 
 def _by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
@@ -250,8 +254,15 @@ def _known(number: int | None) -> str:
 
 def _key(crew: Crew, machine: Machine) -> Html:
     """What the boxes mean, and a choice of what stands in them."""
-    box = tag("i", "3", class_="w3")
-    words = [tag("li", tag("span", box, box, class_="core"), " a core with its hardware threads")]
+    threads = max((len(core) for core in _by(machine.cpus, _core).values()), default=1)
+    boxes = tag("span", *[tag("i")] * threads, class_="core")
+    said = f" a core of {threads} hardware threads" if threads > 1 else " a core"
+    words = [tag("li", boxes, said)]
+    alone = sorted({who for who in crew.on_cpu.values() if len(who) == 1})
+    words += [
+        tag("li", tag("i", crew.short(who), class_=crew.style(who)), f" {crew.name(who)} alone")
+        for who in alone[:COLOURS]
+    ]
     words += [
         tag("li", tag("i", crew.short(who), class_=crew.style(who)), f" shared by {crew.name(who)}")
         for who in list(crew.shared)[:COLOURS]

@@ -63,7 +63,7 @@ def page(
         tag("a", "Skip to the machine", href="#main", class_="skip"),
         tag(
             "header",
-            tag("p", "numabind report", class_="eyebrow"),
+            tag("p", " · ".join(_origin(machine, made)), class_="eyebrow"),
             tag("h1", tag("bdi", name)),
             _summary(machine, plan, processes, findings),
             _facts(machine),
@@ -71,13 +71,12 @@ def page(
         ),
         tag("nav", tag("ul", *links), aria_label="Parts of this page"),
         tag("main", *(part for _, part in shown.values()), id="main", tabindex="-1"),
-        tag("footer", tag("p", " · ".join(_origin(machine, made)))),
     )
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 
 def _origin(machine: Machine, made: str) -> list[str]:
-    words = [f"numabind {numabind.__version__}"]
+    words = [f"numabind {numabind.__version__} report"]
     words += [f"made {made}"] if made else []
     words += [f"Linux {machine.host.kernel}"] if machine.host.kernel else []
     return words

@@ -87,7 +87,7 @@ def problems_section(machine: Machine, plan: Plan, crew: Crew) -> Html:
         for said, workers in problems_of(machine, plan).items()
     ]
     nothing = tag("p", "Nothing stands in the way of the plan.", class_="hint good")
-    return section("problems", "In the way", *(cards or [nothing]))
+    return section("problems", "What stands in the way", *(cards or [nothing]))
 
 
 def problems_of(machine: Machine, plan: Plan) -> dict[Problem, tuple[int, ...]]:
@@ -144,7 +144,7 @@ def processes_section(machine: Machine, processes: tuple[Process, ...], crew: Cr
     columns += [tag("th", f"Node {node}", scope="col", class_="num") for node in shown]
     caption = (
         "Resident memory by node. An outline marks the nodes near the process's GPU; "
-        "the darker the cell, the larger the share of the process's pages."
+        "the stronger the colour, the larger the share of the process's pages."
     )
     table = tag(
         "table",
