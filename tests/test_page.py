@@ -20,7 +20,7 @@ from numabind._problems import problem
 from numabind._process import Pages, Process, Stray
 from numabind._record import replace
 from numabind._report.drawing import shown_nodes
-from numabind._report.html import page, summary
+from numabind._report.html import page
 from numabind._report.markup import Html, count, join, size, tag, text
 
 GIB = 1 << 30
@@ -92,6 +92,11 @@ FINDING = Finding(
     "/proc/sys/kernel/numa_balancing = 1",
     "sysctl -w kernel.numa_balancing=0",
 )
+
+
+def summary(machine: Machine, placed: Plan, **more: object) -> str:
+    """The page in a sentence."""
+    return Tree(page(machine, placed, **more)).all("p", "summary")[0][1]
 
 
 def check(machine: Machine, placed: Plan, **more: object) -> Tree:
@@ -235,7 +240,7 @@ def test_a_worker_that_is_left_as_it_is_takes_no_box() -> None:
     tree = check(machine, placed)
     assert {t for a, t in tree.all("i") if "data-n" in a} == {""}
     assert "left as it is" in tree.all("table", "workers")[0][1]
-    assert summary(machine, placed) == "none of 4 workers near their GPU; 4 problems"
+    assert summary(machine, placed) == "None of 4 workers near their GPU; 4 problems"
     assert "where they hang is unknown" in tree.all("main")[0][1]
 
 

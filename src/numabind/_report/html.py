@@ -82,7 +82,7 @@ def _origin(machine: Machine, made: str) -> list[str]:
     return words
 
 
-def summary(
+def _sentence(
     machine: Machine,
     plan: Plan,
     processes: tuple[Process, ...] = (),
@@ -115,7 +115,7 @@ def summary(
 def _summary(
     machine: Machine, plan: Plan, processes: tuple[Process, ...], findings: tuple[Finding, ...]
 ) -> Html:
-    said = summary(machine, plan, processes, findings)
+    said = _sentence(machine, plan, processes, findings)
     bad = (
         any(placement.device and not is_near(placement) for placement in plan.placements)
         or any(process.verdict == "elsewhere" for process in processes)

@@ -116,7 +116,7 @@ def _issue(severity: str, said: Problem | Finding, who: str = "") -> Html:
             tag("code", said.name),
             tag("small", f" {who}") if who else None,
         ),
-        tag("p", said.cause),
+        tag("p", said.cause if said.cause.endswith((".", "!", "?")) else f"{said.cause}."),
         tag("dl", *(tag("div", tag("dt", k), tag("dd", v)) for k, v in parts if v)),
         class_=f"issue {severity}",
     )
