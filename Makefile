@@ -3,7 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DEV := hypothesis mypy nvidia-ml-py pytest pytest-timeout rich ruff typing-extensions
+# axe-playwright-python carries axe.min.js, which selenium runs in Debian's own Chromium.
+DEV := axe-playwright-python hypothesis mypy nvidia-ml-py pytest pytest-timeout rich ruff \
+	selenium typing-extensions
 # torch before what asks for it, so that accelerate takes this one. The tests need no CUDA: with
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu pip takes the small build.
 TORCH := torch==2.13.0
@@ -11,7 +13,7 @@ LAUNCHERS := accelerate deepspeed ray
 
 .PHONY: demo test lint bench setup docs clean
 
-$(VENV)/made: pyproject.toml scripts/numabind $(shell find src -name '*.py')
+$(VENV)/made: pyproject.toml scripts/numabind $(shell find src -name '*.py' -o -name '*.css')
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps .
 	@touch $@

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what the tests need beyond Python: a C compiler for the NVML stub, QEMU and a kernel for
-# the virtual machines, hwloc as a second opinion, and the launchers that are not Python's.
+# the virtual machines, hwloc as a second opinion, the launchers that are not Python's, and a browser
+# for the report's page.
 # usage: setup.sh PYTHON
 set -eu
 python=$1
@@ -9,7 +10,8 @@ missing=
 for pair in cc:gcc qemu-system-x86_64:qemu-system-x86 busybox:busybox-static zstd:zstd \
     lstopo-no-graphics:hwloc numactl:numactl taskset:util-linux \
     slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
-    mpirun.openmpi:openmpi-bin mpirun.mpich:mpich; do
+    mpirun.openmpi:openmpi-bin mpirun.mpich:mpich \
+    chromium:chromium chromedriver:chromium-driver; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
 [ -z "$missing" ] || case "$missing" in *gcc*) missing="$missing libc6-dev" ;; esac
@@ -19,7 +21,19 @@ if [ -n "$missing" ]; then
         exit 1
     fi
     apt-get update -qq
-    # shellcheck disable=SC2086
-    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
+    # Ubuntu has Chromium as a snap only, which no container runs.
+    case "$missing" in
+    *chromium*)
+        if ! apt-cache policy chromium | grep -q 'Candidate: [0-9]'; then
+            echo "No chromium package here: the tests of the page in a browser are skipped." >&2
+            missing=$(echo "$missing" | sed -e 's/ chromium-driver//' -e 's/ chromium//')
+        fi
+        ;;
+    esac
+    if [ -n "$missing" ]; then
+        # shellcheck disable=SC2086
+        DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing \
+            >/dev/null
+    fi
 fi
 exec "$python" "$(dirname "$0")/vm/numavm" --setup

@@ -248,6 +248,16 @@ def _status(parsed: argparse.Namespace, _: list[str]) -> int:
     return status_verb(parsed)
 
 
+def _report(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._plan import plan
+    from numabind._verbs import report_verb
+
+    machine, seen = _machine(parsed)
+    environ = _bind_options() if seen is not None else {}
+    made = plan(machine, parsed.workers, seen, **{**environ, **given(parsed, PLACING)})
+    return report_verb(parsed, machine, made)
+
+
 def _doctor(parsed: argparse.Namespace, _: list[str]) -> int:
     from numabind._verbs import doctor_verb
 
@@ -285,5 +295,6 @@ _VERBS = {
     "snapshot": _snapshot,
     "status": _status,
     "doctor": _doctor,
+    "report": _report,
     "top": _top,
 }

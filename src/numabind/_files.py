@@ -1,4 +1,4 @@
-"""Files that a person names: read whole, but never without end and never waiting for a writer."""
+"""Files that a person names: read whole, but not without end; written whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,3 +19,24 @@ def read_text(path: str) -> str:
     if len(data) > _LONGEST:
         raise ValueError(f"longer than {_LONGEST >> 20} MiB")
     return data.decode()
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a file as UTF-8: it appears whole or not at all. OSError as from open.
+
+    A link is followed; a device or a pipe is written to, not replaced by a file.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return
+    path = os.path.realpath(path)
+    scratch = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(scratch, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(scratch, path)
+    except BaseException:
+        if os.path.exists(scratch):
+            os.unlink(scratch)
+        raise

@@ -10,6 +10,7 @@ from numabind._address import parse_address
 from numabind._cpulist import format_list
 from numabind._errors import MachineError
 from numabind._fields import Fields, is_natural
+from numabind._files import write_text
 from numabind._problems import Problem
 from numabind._record import record
 
@@ -177,23 +178,7 @@ class Machine:
         import json
         import os
 
-        # A link is followed; a device or a pipe is written to, not replaced by a file.
-        path = os.fspath(path)
-        if os.path.exists(path) and not os.path.isfile(path):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(json.dumps(self.as_dict(), indent=1) + "\n")
-            return
-        path = os.path.realpath(path)
-        scratch = f"{path}.{os.getpid()}.tmp"
-        try:
-            with open(scratch, "w", encoding="utf-8") as file:
-                json.dump(self.as_dict(), file, indent=1)
-                file.write("\n")
-            os.replace(scratch, path)
-        except BaseException:
-            if os.path.exists(scratch):
-                os.unlink(scratch)
-            raise
+        write_text(os.fspath(path), json.dumps(self.as_dict(), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Machine:

@@ -63,6 +63,18 @@ def make_parser() -> argparse.ArgumentParser:
     _command_flags(launcher, "launch")
 
     _look_verbs(verbs)
+    report = verbs.add_parser(
+        "report",
+        help="one self-contained page: the machine drawn, workers on it, findings",
+        description="One HTML file that opens from disk, without network or script: the machine, "
+        "where each worker would go and why, what stands in the way, and on the live machine what "
+        "doctor and status find.",
+    )
+    report.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
+    report.add_argument("--workers", type=int, metavar="N", help="default: one for each device")
+    _table_flags(report, PLACING)
+    _source_flags(report)
+    _process_flags(report)
     snapshot = verbs.add_parser("snapshot", help="the machine as a file, for planning elsewhere")
     snapshot.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
     snapshot.add_argument(

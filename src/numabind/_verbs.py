@@ -1,4 +1,4 @@
-"""The verbs that look at what is and runs: status, top, doctor."""
+"""The verbs that look at what is and runs: status, top, doctor, report."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from numabind._machine import Machine
+    from numabind._placement import Plan
     from numabind._process import Process
 
 
@@ -78,6 +80,34 @@ def doctor_verb(parsed: argparse.Namespace) -> int:
 
         show(findings_text(findings))
     return 1 if any(finding.severity == "serious" for finding in findings) else 0
+
+
+def report_verb(parsed: argparse.Namespace, machine: Machine, made: Plan) -> int:
+    """Write the page; of this machine with what doctor and status find, of another without."""
+    import time
+
+    from numabind._doctor import doctor
+    from numabind._files import write_text
+    from numabind._report.html import page
+
+    live = parsed.snapshot is None and parsed.root is None
+    if not live and (parsed.pids or parsed.tree is not None):
+        raise UsageError("processes are of this machine: leave out --root and --snapshot")
+    processes = _look(parsed).processes if live else ()
+    findings = doctor(os.environ) if live else doctor({}, parsed.root) if parsed.root else ()
+    # Problems that the plan shows already.
+    known = {said.cause for said in machine.problems}
+    findings = tuple(finding for finding in findings if finding.cause not in known)
+    moment = time.strftime("%Y-%m-%d %H:%M %Z")
+    text = page(machine, made, processes, findings, moment)
+    if parsed.output is None:
+        print(text)
+        return 0
+    try:
+        write_text(parsed.output, text)
+    except OSError as error:
+        raise UsageError(f"-o {parsed.output}: {error.strerror}") from error
+    return 0
 
 
 def top_verb(parsed: argparse.Namespace) -> int:
