@@ -291,7 +291,9 @@ def test_pages_stand_by_node_with_the_near_ones_marked() -> None:
         name="late",
         nodes=frozenset({1}),
         strays=tuple(Stray(n, "pin_memory", frozenset({0, 1})) for n in (7, 8, 9)),
-        pages=Pages("sample", {0: {"huge": 3 * GIB}, 1: {}}, 0.25, (0.2, 0.3), 4000, 1 << 20),
+        pages=Pages(
+            "sample", {0: {"huge": 3 * GIB}, 1: {}}, 0.25, (0.2, 0.3), 4000, swapped=1 << 20
+        ),
         problems=(problem("pages-elsewhere", "75% of its pages are on node 0", "Move them."),),
     )
     blind = Process(9, "gone")

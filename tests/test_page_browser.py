@@ -62,7 +62,9 @@ def whole() -> str:
     machine = replace(machine, problems=(problem("nvml-unavailable", EVIL),))
     away = {
         "strays": (Stray(7, "pin_memory", frozenset(range(192))),),
-        "pages": Pages("sample", {0: {"huge": GIB}, 3: {"file": GIB}}, 0.5, (0.4, 0.6), 400, 1),
+        "pages": Pages(
+            "sample", {0: {"huge": GIB}, 3: {"file": GIB}}, 0.5, (0.4, 0.6), 400, swapped=1
+        ),
         "problems": (problem("no-package", EVIL, "Move them."),),
     }
     processes = [
