@@ -15,7 +15,7 @@ from machines.spec import Shape, paired
 from numabind import Machine, Plan, __version__, plan
 from numabind._cpulist import parse_list
 from numabind._finding import Finding
-from numabind._machine import Allowed, Cpu, Device, Host, Node, Partition
+from numabind._machine import Allowed, Cpu, Device, Host, Nic, Node, Partition
 from numabind._problems import problem
 from numabind._process import Pages, Process, Stray
 from numabind._record import replace
@@ -418,3 +418,15 @@ def test_markup_escapes_what_is_not_markup() -> None:
     assert text(text("<")) == "&lt;"
     assert count(1, "process") == "1 process"
     assert count(2, "process") == "2 processes"
+
+
+def test_nics_hang_where_they_are() -> None:
+    nics = (Nic("0000:b1:00.0", 1, ("mlx5_1", "<ib0>")), Nic("0000:02:00.0", None, ()))
+    machine = replace(samples.machine("two_socket"), nics=nics)
+    tree = check(machine, plan(machine))
+    lists = tree.all("ul", "devices")
+    hung = [text for found, text in lists if found.get("aria-label") == "NIC on node 1"]
+    assert len(hung) == 1
+    assert "0000:b1:00.0" in hung[0]
+    assert "mlx5_1, <ib0>" in hung[0]
+    assert "NIC: where it hangs is unknown" in page(machine, plan(machine))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numabind import UsageError
 from numabind._discover import find_override, read_overrides
 from numabind._machine import Device, Node
-from numabind._pci import Override, bus_order, parse_address, parse_map, place
+from numabind._pci import Override, bus_order, parse_address, parse_map, place, read_nics
+from numabind._sysfs import Root
 from samples import gpu, machine
 
 ADDRESSES = {
@@ -191,3 +192,28 @@ def test_any_text_is_a_map_or_a_value_error(text: str) -> None:
 def test_which_line_of_a_map_is_a_devices(keys: list[str], taken: int | None) -> None:
     lines = tuple(Override(key, (0,)) for key in keys)
     assert find_override(gpu(0), lines) == (None if taken is None else lines[taken])
+
+
+def test_nics(tmp_path: Path) -> None:
+    for name, kind, node, names in (
+        ("0000:b1:00.0", "0x020700", "1", ("infiniband/mlx5_1", "net/ib0")),
+        ("0000:18:00.1", "0x020000", "0", ("net/eth1",)),
+        ("0000:02:00.0", "0x020000", "-1", ()),
+        ("0000:17:00.0", "0x030200", "0", ()),
+    ):
+        base = tmp_path / "sys/bus/pci/devices" / name
+        base.mkdir(parents=True)
+        for file, text in (("class", kind), ("numa_node", node), ("vendor", "0x15b3"),
+                           ("device", "0x1021")):  # fmt: skip
+            (base / file).write_text(f"{text}\n")
+        for path in names:
+            (base / path).mkdir(parents=True)
+    two = (Node(0, frozenset({0})), Node(1, frozenset({1})))
+    found = read_nics(Root(str(tmp_path)), two)
+    assert [(nic.pci, nic.node, nic.names) for nic in found] == [
+        ("0000:02:00.0", None, ()),
+        ("0000:18:00.1", 0, ("eth1",)),
+        ("0000:b1:00.0", 1, ("mlx5_1", "ib0")),
+    ]
+    assert {(nic.vendor_id, nic.device_id) for nic in found} == {(0x15B3, 0x1021)}
+    assert read_nics(Root(str(tmp_path)), two[:1])[0].node == 0, "there is no other"

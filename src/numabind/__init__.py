@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numabind._bound import bound
     from numabind._discover import discover
     from numabind._errors import BindError, MachineError, NumabindError, UsageError
-    from numabind._machine import Allowed, Cpu, Device, Host, Machine, Node, Partition
+    from numabind._machine import Allowed, Cpu, Device, Host, Machine, Nic, Node, Partition
     from numabind._options import Options
     from numabind._placement import Placement, Plan
     from numabind._plan import plan
@@ -35,6 +35,7 @@ __all__ = [
     "Host",
     "Machine",
     "MachineError",
+    "Nic",
     "Node",
     "NumabindError",
     "Options",
@@ -64,7 +65,7 @@ _WHERE = {
     "_bound": ("bound",),
     "_discover": ("discover",),
     "_errors": ("BindError", "MachineError", "NumabindError", "UsageError"),
-    "_machine": ("Allowed", "Cpu", "Device", "Host", "Machine", "Node", "Partition"),
+    "_machine": ("Allowed", "Cpu", "Device", "Host", "Machine", "Nic", "Node", "Partition"),
     "_options": ("Options",),
     "_placement": ("Placement", "Plan"),
     "_plan": ("plan",),

@@ -170,7 +170,8 @@ def prepare(request: Request) -> tuple[Machine, Placement]:
 def machine_of(request: Request) -> Machine:
     """The machine as far as the request needs it; what is allowed is the mask at birth."""
     environ = request.environ
-    questions = Questions(caches=request.options.mode == "core-complex", runtime=False)
+    caches = request.options.mode == "core-complex"
+    questions = Questions(caches=caches, network=False, runtime=False)
     machine = discover_here(environ, questions)
     if _needs_runtime(machine, request):
         machine = discover_here(environ, replace(questions, runtime=True))

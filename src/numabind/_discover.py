@@ -8,7 +8,7 @@ from numabind._address import parse_address
 from numabind._cpulist import format_list
 from numabind._errors import MachineError, UsageError
 from numabind._machine import Allowed, Device, Machine, Node
-from numabind._pci import Override, parse_map, place, read_devices
+from numabind._pci import Override, parse_map, place, read_devices, read_nics
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._sysfs import (
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 class Questions:
     """What the caller wants to know; the rest is not read.
 
-    `caches`: L3 groups. `runtime`: NVML may be asked (slow: it loads the driver's library).
-    `overrides`: the lines of NUMABIND_MAP.
+    `caches`: L3 groups. `network`: NICs. `runtime`: NVML may be asked (slow: it loads the driver's
+    library). `overrides`: the lines of NUMABIND_MAP.
     """
 
     caches: bool = True
+    network: bool = True
     runtime: bool = True
     overrides: tuple[Override, ...] = ()
 
@@ -80,6 +81,7 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
         allowed=read_allowed(place_to_read, online, nodes),
         host=read_host(place_to_read, numa),
         offline_cpus=read_offline(place_to_read, online),
+        nics=read_nics(place_to_read, nodes) if questions.network else (),
         problems=said + overlaps + problems,
     )
 

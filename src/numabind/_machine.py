@@ -95,6 +95,20 @@ class Device:
 
 
 @record
+class Nic:
+    """One network function on the PCI bus (class 02xx).
+
+    `names` are its RDMA device and network interfaces as the kernel calls them ("mlx5_0", "eth0").
+    """
+
+    pci: str
+    node: int | None = None
+    names: tuple[str, ...] = ()
+    vendor_id: int = 0
+    device_id: int = 0
+
+
+@record
 class Allowed:
     """What this process may use: born affinity, Mems_allowed, and the cgroup's cpu.max in CPUs."""
 
@@ -123,6 +137,7 @@ class Machine:
     allowed: Allowed
     host: Host = Host()
     offline_cpus: frozenset[int] = frozenset()
+    nics: tuple[Nic, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     def node(self, number: int) -> Node | None:
@@ -156,6 +171,16 @@ class Machine:
             "cpus": [dict(cpu.__dict__) for cpu in self.cpus],
             "offline_cpus": format_list(self.offline_cpus),
             "devices": [_device_as_dict(device) for device in self.devices],
+            "nics": [
+                {
+                    "pci": nic.pci,
+                    "node": nic.node,
+                    "names": list(nic.names),
+                    "vendor_id": f"0x{nic.vendor_id:04x}",
+                    "device_id": f"0x{nic.device_id:04x}",
+                }
+                for nic in self.nics
+            ],
             "allowed": {
                 "cpus": format_list(self.allowed.cpus),
                 "nodes": format_list(self.allowed.nodes),
@@ -245,6 +270,7 @@ class _Reader(Fields):
                 numa=self.flag(host, "numa", "host."),
             ),
             offline_cpus=self.ids({"offline_cpus": "", **data}, "offline_cpus", ""),
+            nics=tuple(self.nic(*item) for item in self.items(data, "nics", ())),
             problems=tuple(self.problem(*item) for item in self.items(data, "problems", ())),
         )
         self.check(machine)
@@ -323,6 +349,18 @@ class _Reader(Fields):
             driver=self.text(data, "driver", where),
             memory_node=self.maybe_whole(data, "memory_node", where),
             partitions=tuple(self.part(*i) for i in self.items(data, "partitions", (), where)),
+        )
+
+    def nic(self, data: dict[str, Any], where: str) -> Nic:
+        names = data.get("names", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            self.fail(f"{where}names", "is not a list of texts")
+        return Nic(
+            pci=self.text(data, "pci", where) or "",
+            node=self.maybe_whole(data, "node", where),
+            names=tuple(names),
+            vendor_id=self.hexadecimal(data, "vendor_id", where),
+            device_id=self.hexadecimal(data, "device_id", where),
         )
 
     def part(self, data: dict[str, Any], where: str) -> Partition:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from numabind._address import bus_order, parse_address
 from numabind._cpulist import format_list, parse_list, parse_mask
 from numabind._errors import MachineError
-from numabind._machine import Device, Node
+from numabind._machine import Device, Nic, Node
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._sysfs import PCI, Root, parse_number
@@ -93,6 +93,32 @@ def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
         )
     found.sort(key=lambda device: bus_order(device.pci))
     return tuple(found)
+
+
+def read_nics(root: Root, nodes: tuple[Node, ...]) -> tuple[Nic, ...]:
+    """Every network function (02xx), in bus order; on a machine of one node it is on that."""
+    only = nodes[0].id if len(nodes) == 1 else None
+    known = {node.id for node in nodes}
+    found = []
+    for name in root.listing(PCI):
+        base = f"{PCI}/{name}"
+        if (root.text(f"{base}/class") or "")[:4] != "0x02":
+            continue
+        try:
+            pci = str(parse_address(name))
+        except ValueError:
+            continue
+        node = root.parse(f"{base}/numa_node", parse_number)
+        found.append(
+            Nic(
+                pci,
+                node if node in known else only,
+                (*root.listing(f"{base}/infiniband"), *root.listing(f"{base}/net")),
+                root.parse(f"{base}/vendor", parse_id) or 0,
+                root.parse(f"{base}/device", parse_id) or 0,
+            )
+        )
+    return tuple(sorted(found, key=lambda nic: bus_order(nic.pci)))
 
 
 def _computes(vendor: int, pci_class: str, pci: str) -> bool:

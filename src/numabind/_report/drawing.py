@@ -6,7 +6,7 @@ Devices hang where they hang. All is HTML boxes: text stays text, and nothing ne
 from __future__ import annotations
 
 from numabind._cpulist import format_list
-from numabind._machine import Cpu, Device, Machine, Node
+from numabind._machine import Cpu, Device, Machine, Nic, Node
 from numabind._report.crew import COLOURS, Crew
 from numabind._report.markup import Html, count, details, join, scrolls, section, size, tag
 
@@ -54,6 +54,7 @@ class _Picture:
         self.hanging = (
             ("GPU", [device for device in machine.devices if device.computes]),
             ("Display only", [device for device in machine.devices if not device.computes]),
+            ("NIC", [_as_device(nic) for nic in machine.nics]),
         )
 
     def packages(self) -> list[Html]:
@@ -220,6 +221,20 @@ class _Picture:
 def device_name(device: Device) -> str:
     """Its name, or the PCI numbers of vendor and model."""
     return device.name or f"{device.vendor} {device.vendor_id:04x}:{device.device_id:04x}"
+
+
+def _as_device(nic: Nic) -> Device:
+    """A NIC with what a device's box shows."""
+    name = ", ".join(nic.names) or None
+    return Device(
+        nic.pci,
+        "",
+        computes=False,
+        node=nic.node,
+        name=name,
+        vendor_id=nic.vendor_id,
+        device_id=nic.device_id,
+    )
 
 
 def _package(title: str, facts: str, nodes: list[Html], few: bool = False) -> Html:

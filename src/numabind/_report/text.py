@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numabind._cpulist import format_list
-from numabind._machine import Device, Machine, Node
+from numabind._machine import Device, Machine, Nic, Node
 from numabind._placement import Placement, Plan
 from numabind._problems import NOTES, Problem
 
@@ -19,6 +19,8 @@ def machine_text(machine: Machine) -> str:
         parts += ["", _devices(machine.devices)]
     else:
         parts += ["", "No GPU or accelerator on the PCI bus."]
+    if machine.nics:
+        parts += ["", _nics(machine.nics)]
     parts += ["", _allowed(machine)]
     return "\n".join(parts)
 
@@ -83,6 +85,14 @@ def _devices(devices: Iterable[Device]) -> str:
             ("  MIG", "", node, "", part.uuid, f"{part.gpu_instance}/{part.compute_instance}")
             for part in device.partitions
         ]
+    return table(rows)
+
+
+def _nics(nics: Iterable[Nic]) -> str:
+    rows = [("NIC", "NODE", "NAMES")]
+    for nic in nics:
+        names = ", ".join(nic.names) or f"{nic.vendor_id:04x}:{nic.device_id:04x}"
+        rows.append((nic.pci, "unknown" if nic.node is None else str(nic.node), names))
     return table(rows)
 
 
