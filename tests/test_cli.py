@@ -416,3 +416,29 @@ def test_a_rank_by_hand_shares_by_the_size_of_the_launcher(tmp_path: Path) -> No
             LOCAL_WORLD_SIZE=size,
         )
         assert f"rank {rank} bound, gpu 0000:0{gpu}:00.0" in done.stderr
+
+
+def test_report_of_this_machine_and_of_another(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert numabind("report", "-o", page, os.getpid()).returncode == 0
+    text = page.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert f"pid {os.getpid()}" in text
+    example = Path(__file__).parent.parent / "examples/hgx-h100.json"
+    done = numabind("report", "--snapshot", example, "--mode", "exclusive")
+    assert "0000:1b:00.0" in done.stdout
+    assert "mode exclusive" in done.stdout
+
+
+def test_report_of_a_tree_has_its_findings(tmp_path: Path) -> None:
+    build(SHAPES["all_minus_one"], tmp_path)
+    done = numabind("report", "--root", tmp_path)
+    assert done.returncode == 0
+    assert "nobody knows which node is near" in done.stdout
+
+
+def test_report_that_cannot_be_written(tmp_path: Path) -> None:
+    for words in (("-o", tmp_path / "no/page.html"), ("--root", tmp_path / "no"),
+                  ("--root", tmp_path, os.getpid())):  # fmt: skip
+        done = numabind("report", *words)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), words
