@@ -111,17 +111,21 @@ def _locked(pid: int) -> frozenset[int]:
 
 
 def first_policy(pid: int) -> str | None:
-    """The policy in the first line of numa_maps, read without walking the rest; None without."""
+    """The policy in the first line of numa_maps, read without walking the rest; None without.
+
+    The kernel walks mapping after mapping until it has as many bytes as were asked for, so few are.
+    """
     from numabind._residency import parse_numa_maps
 
     try:
         handle = os.open(f"/proc/{pid}/numa_maps", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            text = os.read(handle, 1024).decode("utf-8", "replace")
+            text = os.read(handle, 64).decode("utf-8", "replace")
         finally:
             os.close(handle)
-        lines = text.splitlines()
-        return parse_numa_maps(lines[0])[0].policy if lines else None
+        # What is cut off comes after the policy, which is at most the second and third word.
+        words = text.partition("\n")[0].split(" ")[:3]
+        return parse_numa_maps(" ".join(words))[0].policy if len(words) > 1 else None
     except (OSError, ValueError):
         return None
 
