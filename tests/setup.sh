@@ -8,7 +8,7 @@ python=$1
 PATH=$PATH:/usr/sbin:/sbin
 missing=
 for pair in cc:gcc qemu-system-x86_64:qemu-system-x86 busybox:busybox-static zstd:zstd \
-    lstopo-no-graphics:hwloc numactl:numactl taskset:util-linux \
+    lstopo-no-graphics:hwloc numactl:numactl tmux:tmux taskset:util-linux \
     slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
     mpirun.openmpi:openmpi-bin mpirun.mpich:mpich \
     chromium:chromium chromedriver:chromium-driver; do
