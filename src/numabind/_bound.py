@@ -55,6 +55,8 @@ def bound(
     """
     make_options(options)
     check_named(gpu, local_rank)
+    if rank_argument is not None and (type(rank_argument) is not int or rank_argument < 0):
+        raise UsageError(f"rank_argument must be 0 or more, not {rank_argument!r:.40}")
     if rank_argument is not None and (local_rank is not None or gpu is not None):
         raise UsageError("bound takes rank_argument, or local_rank or gpu, not both")
     settings = {"gpu": gpu, "local_rank": local_rank, **options}
@@ -69,6 +71,9 @@ class _Bound:
     def __init__(
         self, function: Callable[..., Any], rank_argument: int | None, settings: dict[str, Any]
     ) -> None:
+        if isinstance(function, type):
+            name = function.__name__
+            raise UsageError(f"bound takes a function, not the class {name}: decorate a method")
         if not callable(function):
             raise UsageError(f"bound takes a callable, not {type(function).__name__}")
         functools.update_wrapper(self, function)
@@ -87,6 +92,8 @@ class _Bound:
         if number >= len(args):
             raise UsageError(f"{name}: rank_argument is {number}, but it got {len(args)} arguments")
         rank = args[number]
+        if not isinstance(rank, bool) and hasattr(rank, "__index__"):
+            rank = rank.__index__()  # numpy's integers, too
         if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
             raise UsageError(f"{name}: argument {number} is {rank!r:.60}, which is no local rank")
         return rank

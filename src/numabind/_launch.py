@@ -8,18 +8,27 @@ this one's had not, or that sees a single device by a variable that this one had
 from __future__ import annotations
 
 import os
-import sys
 
 from numabind._bind import Request, attempt, machine_of, why_not
-from numabind._errors import BindError, UsageError
+from numabind._errors import BindError, MachineError, UsageError
 from numabind._inherited import place_all
-from numabind._launched import BEFORE, LAUNCH, before, is_worker
+from numabind._launched import (
+    BEFORE,
+    LAUNCH,
+    before,
+    is_sole_task,
+    is_worker,
+    ranked_already,
+    ranks_in,
+)
 from numabind._machine import Machine
 from numabind._options import Options, make_options, options_of
 from numabind._placement import Placement
-from numabind._problems import HARMLESS, NOTES, Problem
+from numabind._problems import HARMLESS, NOTES, Problem, problem
 from numabind._record import replace
+from numabind._resolve import MOST_WORKERS
 from numabind._terminal import become, say, tell
+from numabind._visible import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,12 +51,14 @@ def launch(values: dict[str, Any], command: list[str]) -> int:
         make_options(values)
         say((early,), quiet=bool(quiet))
         return become("launch", command)
-    if workers == 0:
-        raise UsageError("workers must be 1 or more, not 0")
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise UsageError(f"workers must be 1 to {MOST_WORKERS}, not {workers}")
     options = make_options({**options_of(environ), **values})
     machine = machine_of(Request(options, environ))
     placements = place_all(machine, options, environ, workers)
     said = _once(machine, placements)
+    if ranked_already(environ):
+        said = (*said, problem("rank-before-launch", ranks_in(environ)))
     misplacing = tuple(p for p in said if p.name not in NOTES | HARMLESS)
     if options.strict and misplacing:
         raise BindError(misplacing)
@@ -55,12 +66,21 @@ def launch(values: dict[str, Any], command: list[str]) -> int:
     if not quiet:
         placed = sum(placement.bound for placement in placements)
         what = f"{placed} of {len(placements)} places" if placed < len(placements) else "all places"
-        tell(f"numabind: {what} checked; each Python worker of {command[0]} binds itself")
+        tell(f"numabind: {what} can be had; each Python worker of {command[0]} binds itself")
     from numabind._watch import watch
 
     name = watch(command[0])
     environ.update(_for_workers(environ, name, said, options, (bool(quiet), bool(as_json))))
     return become("launch", command)
+
+
+def _shows_several(environ: Mapping[str, str]) -> bool:
+    """Whether this process sees more than one device, so that its rank does not say which."""
+    try:
+        machine = machine_of(Request(Options(), environ))
+        return len(visible(machine, environ).handles) > 1
+    except (MachineError, UsageError):
+        return False  # the bind says what is wrong
 
 
 def _once(machine: Machine, placements: tuple[Placement, ...]) -> tuple[Problem, ...]:
@@ -123,6 +143,10 @@ def bind_worker(folder: str) -> None:
     environ = os.environ
     if not is_worker(environ):
         return
+    if is_sole_task(environ) and _shows_several(environ):
+        # The only task of an outer launcher (srun, mpirun) is a launcher itself.
+        environ[BEFORE] = before(environ)
+        return
     name, said_before, how, *words = environ[LAUNCH].split()
     quiet, as_json = (flag == "1" for flag in how)
     for variable in (LAUNCH, BEFORE):
@@ -137,7 +161,6 @@ def bind_worker(folder: str) -> None:
         binding = attempt(options, Request(make_options(options), environ))
     except BindError as error:
         tell(f"numabind: {error}")
-        sys.stderr.flush()
         os._exit(1)
     if as_json:
         import json

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from numabind._worker import LAUNCHERS
+from numabind._errors import UsageError
+from numabind._worker import LAUNCHERS, detect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ _DEVICES = (
 )
 
 
+_NO_DEVICE = ("", "-1", "none", "void", "nodevfiles")
+
+
 def identity(environ: Mapping[str, str]) -> str:
     """What an environment says of ranks, in one line."""
     return " ".join(environ.get(name, "-").strip().replace(" ", "_") or "-" for name in _IDENTITY)
@@ -32,7 +36,34 @@ def identity(environ: Mapping[str, str]) -> str:
 
 def before(environ: Mapping[str, str]) -> str:
     """The value of BEFORE: what the launcher's own environment says of ranks and devices."""
-    return "\n".join((identity(environ), *(environ.get(name, "") for name in _DEVICES)))
+    shown = (environ.get(name, "").replace("\n", " ") for name in _DEVICES)
+    return "\n".join((identity(environ), *shown))
+
+
+def ranks_in(environ: Mapping[str, str]) -> str:
+    """The rank variables that an environment has, "LOCAL_RANK=3"."""
+    return ", ".join(f"{name}={environ[name]}" for name in _RANKS if environ.get(name, "").strip())
+
+
+def ranked_already(environ: Mapping[str, str]) -> bool:
+    """Whether the environment of `launch` is one worker's of several, or looks so.
+
+    A worker below with the same rank could not be told from its launcher.
+    """
+    try:
+        worker = detect(environ)
+    except UsageError:
+        return False
+    return worker.local_rank is not None and worker.local_size != 1
+
+
+def is_sole_task(environ: Mapping[str, str]) -> bool:
+    """Whether this is the only task here of srun or mpirun, which often is a launcher itself."""
+    try:
+        worker = detect(environ)
+    except UsageError:
+        return False
+    return worker.local_size == 1 and worker.launcher != "torchrun"
 
 
 def is_worker(environ: Mapping[str, str]) -> bool:
@@ -40,10 +71,12 @@ def is_worker(environ: Mapping[str, str]) -> bool:
     if LAUNCH not in environ:
         return False
     ranks, *devices = environ.get(BEFORE, "").split("\n")
+    if len(devices) != len(_DEVICES):
+        devices = [""] * len(_DEVICES)
     if identity(environ) != ranks:
         return any(environ.get(name, "").strip() for name in _RANKS)
     for name, then in zip(_DEVICES, devices, strict=False):
-        now = environ.get(name, "")
-        if now != then and now.strip() and "," not in now:
+        now = environ.get(name, "").replace("\n", " ")
+        if now != then and now.strip().lower() not in _NO_DEVICE and "," not in now:
             return True
     return False

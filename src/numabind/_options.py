@@ -49,7 +49,7 @@ class Options:
         _choice("threads", self.threads, ("keep", "auto"))
         if not (type(self.reserve) is int and self.reserve >= 0):
             raise UsageError(f"reserve must be 0 or more cores, not {self.reserve!r:.60}")
-        for name in ("smt", "move_pages", "strict"):
+        for name in ("smt", "move_pages", "strict", "ignore_inherited"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} must be True or False, not {getattr(self, name)!r:.60}")
         return self

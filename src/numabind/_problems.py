@@ -256,6 +256,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "other processes, pinned, or the node is full.",
         "Bind before memory is touched: start the worker with numabind run.",
     ),
+    "rank-before-launch": (
+        "The environment of numabind launch itself has a worker's rank. A worker below with the "
+        "same rank can't be told from its launcher and is not bound.",
+        "Unset the variable; or, if this command is a worker itself (srun numabind …), use "
+        "numabind run instead of launch.",
+    ),
     "rank-without-device": (
         "The worker's local rank is not among the visible devices.",
         "Start at most one worker per GPU, give this one a visible device, or use --share.",
@@ -276,7 +282,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "spawned-elsewhere": (
         "A process that was started inside numabind.spawning was born of multiprocessing's "
-        "forkserver, not of this thread, so it inherited neither affinity nor memory policy.",
+        "forkserver, not of this thread: it inherited what the forkserver has, which is the place "
+        "of the first worker if it was started inside spawning, too.",
         "Use the start method spawn or fork, or decorate the child's function with numabind.bound.",
     ),
     "threads-kept": (

@@ -22,14 +22,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Held by the thread that is inside a `spawning`: os.environ is the whole process's.
-_turn = _thread.RLock()
+# Held by whoever is inside a `spawning`: os.environ is the whole process's. `_inside` is its
+# thread.
+_turn = _thread.allocate_lock()
+_inside = 0
 
 
 def _renew() -> None:
     """In a forked child: whoever held the lock is not in it."""
-    global _turn  # noqa: PLW0603 (the lock can't be released by a thread that is not there)
-    _turn = _thread.RLock()
+    global _turn, _inside
+    _turn, _inside = _thread.allocate_lock(), 0
 
 
 class spawning:  # noqa: N801 (used as a function is)
@@ -61,7 +63,7 @@ class spawning:  # noqa: N801 (used as a function is)
     ) -> None:
         make_options(options)
         check_named(gpu, local_rank)
-        if workers is not None and workers < 1:
+        if workers is not None and not (type(workers) is int and workers >= 1):
             raise UsageError(f"workers must be 1 or more, not {workers}")
         self._local_rank, self._gpu, self._workers = local_rank, gpu, workers
         self._options = options
@@ -70,7 +72,7 @@ class spawning:  # noqa: N801 (used as a function is)
 
     def __enter__(self) -> Binding:
         """Take the place; the Binding says what children get."""
-        _turn.acquire()
+        self._enter()
         try:
             environ: dict[str, str] = dict(os.environ)
             if self._workers is not None and self._local_rank is not None:
@@ -83,7 +85,7 @@ class spawning:  # noqa: N801 (used as a function is)
             self._before = {id(child) for child in _multiprocessing_children()}
             self._binding = binding = _bind.attempt(self._options, request)
         except BaseException as error:
-            _turn.release()
+            _leave()
             if isinstance(error, BindError):
                 _bind.log_problems(error.problems)
             raise
@@ -99,7 +101,7 @@ class spawning:  # noqa: N801 (used as a function is)
         try:
             binding.restore()
         finally:
-            _turn.release()
+            _leave()
         elsewhere = [
             child for child in _multiprocessing_children()
             if id(child) not in self._before
@@ -112,6 +114,18 @@ class spawning:  # noqa: N801 (used as a function is)
         _bind.log_problems(said)
         if kind is None and self._options.get("strict"):
             raise BindError(said)
+
+    def _enter(self) -> None:
+        """Wait for the turn. A thread that has it would wait for itself."""
+        global _inside  # noqa: PLW0603
+        thread = _thread.get_ident()
+        if _inside == thread:
+            raise UsageError(
+                "spawning inside spawning: a thread has one place at a time. Leave the block "
+                "before the next begins (with asyncio: no await inside it)"
+            )
+        _turn.acquire()
+        _inside = thread
 
     def _check_all(self, environ: dict[str, str]) -> None:
         if self._workers is None or _bind.why_not(environ) is not None:
@@ -126,6 +140,12 @@ class spawning:  # noqa: N801 (used as a function is)
         misplacing = tuple(dict.fromkeys(p for p in said if p.name not in NOTES | HARMLESS))
         if misplacing:
             raise BindError(misplacing)
+
+
+def _leave() -> None:
+    global _inside  # noqa: PLW0603
+    _inside = 0
+    _turn.release()
 
 
 def _multiprocessing_children() -> list[object]:

@@ -19,7 +19,9 @@ def tell(text: str) -> None:
     """One line on stderr. A worker whose stderr is closed or full runs all the same."""
     if sys.stderr is not None:
         try:
-            print(text, file=sys.stderr, flush=True)
+            # One write, so that lines of workers that share a terminal don't run into each other.
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
         except OSError:
             return
 

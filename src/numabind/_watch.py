@@ -12,9 +12,10 @@ import os
 import select
 import sys
 import time
+from contextlib import suppress
 
 from numabind import _proc
-from numabind._launched import is_worker
+from numabind._launched import identity, is_worker
 from numabind._problems import problem
 from numabind._terminal import say
 from numabind._worker import detect
@@ -30,28 +31,50 @@ _PATIENCE = 30.0
 def watch(command: str) -> str:
     """Start the watcher of this process, which is about to become a launcher.
 
-    Returns the name that workers report to; "-" where the kernel has no pidfd_open (before 5.3).
+    Returns the name that workers report to; "-" where there is none: a kernel without pidfd_open
+    (before 5.3), no process or descriptor to be had, or a launcher that is process 1, whose every
+    orphan this one would be. The job runs on without.
     """
-    launcher = os.getpid()
+    if os.getpid() == 1:
+        return "-"
     try:
-        ended = os.pidfd_open(launcher)
+        return _watch(command)
     except (OSError, AttributeError):
         return "-"
+
+
+def _watch(command: str) -> str:
+    launcher = os.getpid()
+    ended = _above_standard(os.pidfd_open(launcher))
     name = f"numabind-{launcher}-{os.urandom(4).hex()}"
-    inbox = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+    opened = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM).detach()
+    inbox = _socket.socket(fileno=_above_standard(opened))
     inbox.bind(f"\0{name}")
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     # Forked twice: a launcher that waits for any child must not find this one.
     middle = os.fork()
     if middle == 0:
         if os.fork() == 0:
             _stay(_Watcher(launcher, os.path.basename(command), inbox, ended))
         os._exit(0)
-    os.waitpid(middle, 0)
+    with suppress(ChildProcessError):  # where SIGCHLD is ignored nobody waits for it
+        os.waitpid(middle, 0)
     inbox.close()
     os.close(ended)
     return name
+
+
+def _above_standard(descriptor: int) -> int:
+    """The descriptor, moved above 2 where a closed standard stream made room for it there."""
+    import fcntl
+
+    if descriptor > 2:
+        return descriptor
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(descriptor)
+    return moved
 
 
 def report(name: str) -> None:
@@ -99,7 +122,9 @@ class _Watcher:
         while not over:
             ready, _, _ = select.select(either, [], [], 1.0)
             if self.inbox in ready:
-                self.hear(int(self.inbox.recv(32)))
+                word = self.inbox.recv(32)
+                if word.isdigit():
+                    self.hear(int(word))
                 continue  # until all that was sent is read
             over = self.ended in ready
             if not over:
@@ -120,18 +145,22 @@ class _Watcher:
 
     def look(self) -> None:
         """Find the topmost processes below the launcher whose environment is a worker's."""
-        wanted = [self.launcher]
+        # Each with what it says of ranks, if it is settled: what has the same is part of it.
+        wanted: list[tuple[int, str | None]] = [(self.launcher, None)]
         while wanted:
-            for child in _proc.children(wanted.pop()):
+            above, known = wanted.pop()
+            for child in _proc.children(above):
                 self.children = True
-                if child in self.settled:
-                    continue
                 environ = _proc.environment(child)
-                if not is_worker(environ):
-                    wanted.append(child)
-                    continue
-                _, _, since = self.waiting.get(child, (None, "", time.monotonic()))
-                self.waiting[child] = (_rank(environ), _proc.name(child) or "gone", since)
+                mine = identity(environ)
+                if child in self.settled:
+                    wanted.append((child, mine if is_worker(environ) else known))
+                elif not is_worker(environ) or mine == known:
+                    wanted.append((child, known))
+                else:
+                    _, _, since = self.waiting.get(child, (None, "", time.monotonic()))
+                    name = _proc.name(child) or "gone"
+                    self.waiting[child] = (_rank(environ), name, since)
 
     def complain(self, patience: float) -> None:
         """Name the workers that had their time and were not heard of."""

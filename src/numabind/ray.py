@@ -66,6 +66,18 @@ def _wrap(target: Any, options: dict[str, Any]) -> Any:
         kind = type(target).__name__
         raise UsageError(f"bound takes a class or function, not {kind}: put it below @ray.remote")
 
+    if inspect.isgeneratorfunction(target):
+
+        @functools.wraps(target)
+        def stream(*args: Any, **values: Any) -> Any:
+            if not runs_in_worker(ray):
+                yield from target(*args, **values)
+                return
+            with bind(**options):
+                yield from target(*args, **values)
+
+        return stream
+
     @functools.wraps(target)
     def task(*args: Any, **values: Any) -> Any:
         if not runs_in_worker(ray):

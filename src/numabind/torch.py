@@ -30,8 +30,8 @@ def worker_init_fn(
     loaders of all ranks of a node are dealt over the same cores. `then` is called with the worker's
     number afterwards. Can be pickled if `then` can. Raises UsageError for a negative `reserve`.
     """
-    if reserve < 0:
-        raise UsageError(f"reserve must be 0 or more cores, not {reserve}")
+    if type(reserve) is not int or reserve < 0:
+        raise UsageError(f"reserve must be 0 or more cores, not {reserve!r:.40}")
     return _Deal(reserve, then)
 
 

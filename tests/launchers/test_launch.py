@@ -61,7 +61,7 @@ def test_each_python_worker_binds_itself_and_says_so(job: Job, launcher: str) ->
     done = job.run(*launched(), launcher, "4", sys.executable, WORKER)
     done.all_near()
     assert f"launcher {CPUS}" in done.out, "the launcher itself is not bound"
-    assert "all places checked" in done.err
+    assert "all places can be had" in done.err
     for rank, (_, binding) in done.workers.items():
         assert f"numabind: rank {rank} bound, gpu {ADDRESSES[rank]}, " in done.err
         assert problems(binding) == []
@@ -194,6 +194,8 @@ IDENTITIES = {
     "no device": ({"CUDA_VISIBLE_DEVICES": ""}, False),
     "one device of another kind": ({"HIP_VISIBLE_DEVICES": "1"}, True),
     "an empty rank": ({"LOCAL_RANK": ""}, False),
+    "devices turned off": ({"CUDA_VISIBLE_DEVICES": "-1"}, False),
+    "a line break": ({"CUDA_VISIBLE_DEVICES": "0,1\n"}, False),
 }
 
 
@@ -289,3 +291,69 @@ def test_a_mask_that_another_binder_left(job: Job, launcher: str) -> None:
     wide = job.run(*launched("-q", "--ignore-inherited"), *command, affinity=mask)
     wide.all_near()
     assert wide.warned() == []
+
+
+def test_a_sole_task_of_an_outer_launcher_is_no_worker(job: Job, launcher: str) -> None:
+    """Slurm or MPI start one torchrun on each machine: its workers bind, not it."""
+    outer = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+    pairs = [f"{name}={value}" for name, value in outer.items()]
+    command = ["env", *pairs, sys.executable, launcher, "4", sys.executable, WORKER]
+    done = job.run("numabind", "launch", "-q", "--", *command)
+    done.all_near()
+    assert f"launcher {CPUS}" in done.out
+
+
+@pytest.mark.parametrize("rank", ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"])
+def test_a_rank_that_was_there_before_is_named(job: Job, launcher: str, rank: str) -> None:
+    done = job.run(*launched("-q"), launcher, "1", sys.executable, WORKER, **{rank: "3"})
+    assert "rank-before-launch" in done.warned()
+    assert f"{rank}=3" in done.err
+    strict = job.run(*launched("--strict"), launcher, "1", sys.executable, WORKER, **{rank: "3"})
+    assert (strict.code, strict.out) == (1, "")
+
+
+HARD = {
+    "SIGCHLD ignored": "exec env --ignore-signal=CHLD numabind launch -q -- sh -c 'echo ran >ran'",
+    "no standard output": "exec numabind launch -q -- sh -c 'echo ran >ran' >&-",
+    "no standard error": "exec numabind launch -q -- sh -c 'echo ran >ran' 2>&-",
+    "no standard anything": "exec numabind launch -q -- sh -c 'echo ran >ran' <&- >&- 2>&-",
+}
+
+
+@pytest.mark.parametrize("line", HARD.values(), ids=HARD)
+def test_hard_surroundings_keep_no_job_from_running(job: Job, line: str) -> None:
+    done = job.run("sh", "-c", line)
+    assert (done.code, done.out) == (0, "")
+    assert (job.folder / "ran").read_text() == "ran\n"
+
+
+@pytest.mark.root
+def test_as_process_1_it_leaves_nothing_to_wait_for(job: Job) -> None:
+    wait = "import os, subprocess; subprocess.Popen(['true']); os.wait()\n"
+    wait += "try: os.wait()\nexcept ChildProcessError: print('all')"
+    names = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    done = job.run(*names, "numabind", "launch", "-q", "--", sys.executable, "-c", wait)
+    assert (done.code, done.out) == (0, "all\n"), done.err
+
+
+def test_strict_without_standard_error(job: Job) -> None:
+    worker = f"LOCAL_RANK=7 {sys.executable} -c 'print(1)' 2>&-"
+    launch = ("numabind", "launch", "-q", "--strict", "--workers", "4", "--")
+    done = job.run(*launch, "sh", "-c", worker)
+    assert (done.code, done.out) == (1, "")
+
+
+def test_too_many_workers(job: Job) -> None:
+    for count in ("0", "100000000"):
+        done = job.run("numabind", "launch", "--workers", count, "--", "true")
+        assert (done.code, done.err.count("\n")) == (2, 1)
+
+
+def test_a_worker_that_hides_behind_another_is_named(job: Job) -> None:
+    """A shell starts two workers, of which one does not bind."""
+    sleep = "import time; time.sleep(3)"
+    python = sys.executable
+    shell = f"LOCAL_RANK=0 {python} -c '{sleep}' & LOCAL_RANK=1 {python} -I -c '{sleep}' & wait"
+    done = job.run("numabind", "launch", "-q", "--", "sh", "-c", f'sh -c "{shell}"; true')
+    assert done.warned() == ["worker-did-not-bind"]
+    assert "rank 1, " in done.err

@@ -274,3 +274,28 @@ def test_bad_surroundings_are_named(
 def test_worker_py_is_what_launchers_start(job: Job) -> None:
     done = job.run("numabind", "run", "-q", sys.executable, WORKER, LOCAL_RANK="3")
     assert done.workers[3][0]["masks"] == [HALVES[1]]
+
+
+def test_spawning_inside_spawning_is_refused(here: Path) -> None:
+    with (
+        numabind.spawning(local_rank=3),
+        pytest.raises(numabind.UsageError, match="asyncio"),
+        numabind.spawning(local_rank=0),
+    ):
+        pass
+    assert masks() == [CPUS]
+    with numabind.spawning(local_rank=0):
+        pass
+
+
+def test_a_rank_of_numpys_kind(here: Path) -> None:
+    class Whole:
+        def __index__(self) -> int:
+            return 3
+
+    assert train(Whole())[2] == [HALVES[1]]  # type: ignore[arg-type]
+
+
+def test_a_class_is_refused() -> None:
+    with pytest.raises(numabind.UsageError, match="not the class Path"):
+        numabind.bound(Path)

@@ -13,6 +13,11 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 def _bind() -> None:
     if not os.environ.get("NUMABIND_LAUNCH"):
         return
+    if sys.version_info < (3, 10):  # noqa: UP036 (workers may run any Python)
+        if os.environ.get("LOCAL_RANK"):
+            text = "numabind: WARNING not bound: numabind needs Python 3.10, this worker has %d.%d"
+            sys.stderr.write(text % sys.version_info[:2] + "\n")
+        return
     # The worker may run another Python than the launcher, one that lacks numabind.
     home = os.path.dirname(os.path.dirname(_HERE))
     added = home not in sys.path
@@ -23,7 +28,9 @@ def _bind() -> None:
 
         bind_worker(_HERE)
     except Exception as error:  # noqa: BLE001 (whatever it is, the worker must run)
-        print(f"numabind: WARNING not bound: {type(error).__name__}: {error}", file=sys.stderr)
+        if sys.stderr is not None:
+            text = "numabind: WARNING not bound: %s: %s\n"
+            sys.stderr.write(text % (type(error).__name__, error))
     finally:
         if added:
             sys.path.remove(home)
