@@ -193,9 +193,10 @@ CASES: dict[str, tuple[str, Case]] = {
             ["warning"] * 2,
         ),
     ),
+    "CPU 0 for all": ("openmp-binds", (H100, {}, {"GOMP_CPU_AFFINITY": "0"}, {}, ["warning"])),
     "openmp, off": (
         "openmp-binds",
-        (H100, {}, {"OMP_PROC_BIND": "false", "KMP_AFFINITY": "disabled"}, {}, []),
+        (H100, {}, {"OMP_PROC_BIND": "false", "KMP_AFFINITY": "verbose,none"}, {}, []),
     ),
     "nccl": (
         "nccl-ignores-affinity",
@@ -215,6 +216,14 @@ CASES: dict[str, tuple[str, Case]] = {
             {},
             [],
         ),
+    ),
+    "cpus of a hidden GPU": (
+        "cpus-not-allowed",
+        (H100, {}, {"CUDA_VISIBLE_DEVICES": "0"}, {"allowed_cpus": "0-55,112-167"}, []),
+    ),
+    "no number": (
+        "link-below-its-best",
+        (H100, {f"{PCI}/{FIRST}/current_link_width": "--5\n"}, {}, {}, []),
     ),
     "order, alike": ("device-order-unknown", (H100, {}, {}, {}, [])),
     "off": ("turned-off", (H100, {}, {"NUMABIND": "0"}, {}, ["note"])),

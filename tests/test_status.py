@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from numabind import _holders, _pages, _proc
 from numabind._process import Pages, Process, Stray
 from numabind._report.status import prometheus_text, size, status_text
 from numabind._residency import parse_numa_maps
-from numabind._status import with_share
+from numabind._status import _elsewhere, _strays, with_share
 from numabind._verbs import below
 
 BIN = Path(sys.executable).with_name("numabind")
@@ -155,7 +156,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "a negative one": (("--", "-5"), "no process -5"),
     "no such tree": (("--tree", "4194305"), "no process 4194305"),
     "a share that is none": (("--min-local", "95"), "95 is not from 0 to 1"),
-    "a share that is a word": (("--min-local", "all"), "invalid"),
+    "a share that is a word": (("--min-local", "all"), "all is not from 0 to 1"),
     "an unknown way to count": (("--pages", "guess"), "invalid choice"),
     "two formats": (("--json", "--prometheus"), "choose one"),
 }
@@ -203,6 +204,25 @@ NUMA_MAPS = """\
 7f0040000000 default file=/memfd:x\\040(deleted) dirty=2 N0=2 kernelpagesize_kB=4
 7f0050000000 default
 """
+
+
+@pytest.mark.parametrize("odd", ["\x0c", "\u2028", "\r", "\x85", "\xa0huge"])
+def test_files_with_odd_names(odd: str) -> None:
+    line = f"7f00 default file=/tmp/lib{odd}x mapped=3 N0=3 kernelpagesize_kB=4\n"
+    (mapping,) = parse_numa_maps(line)
+    assert (mapping.file, mapping.nodes, mapping.huge) == (f"/tmp/lib{odd}x", {0: 3}, False)
+
+
+def test_files_with_odd_names_that_are_mapped(tmp_path: Path) -> None:
+    import mmap
+
+    path = tmp_path / "lib\r\x0c\u2028x"
+    path.write_bytes(b"x" * 8192)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+        assert memory[0] == ord("x")
+        (seen,) = numabind.status([os.getpid()], method="numa_maps").processes
+        assert seen.pages is not None
+        assert _pages.count_sample(os.getpid()) is not None
 
 
 def test_kinds() -> None:
@@ -284,7 +304,7 @@ def process(pid: int = 7, **more: Any) -> Process:
 
 
 def test_below() -> None:
-    half = Pages("numa_maps", {0: {"anonymous": 1}, 1: {"anonymous": 1}}, local=0.5)
+    half = Pages("numa_maps", {0: {"anonymous": GIB}, 1: {"anonymous": GIB}}, local=0.5)
     stray = Stray(8, "x", frozenset({5}))
     found = below(
         [
@@ -302,6 +322,41 @@ def test_below() -> None:
         "process 4: where it belongs is not known",
         "process 5: its pages can't be told",
     ]
+
+
+def test_page_cache_is_no_ground_for_a_verdict() -> None:
+    pages = Pages("numa_maps", {0: {"file": 10 * GIB, "anonymous": 2 << 20}})
+    assert _elsewhere(with_share(pages, frozenset({1})), frozenset({1}), True) == []
+    pages = Pages("numa_maps", {0: {"anonymous": 85 << 20}, 1: {"file": GIB, "huge": 15 << 20}})
+    (said,) = _elsewhere(with_share(pages, frozenset({0})), frozenset({0}), False)
+    assert said.cause == "85% of its memory is on node 0, where its CPUs are; 15 MiB on node 1"
+    little = Pages("numa_maps", {1: {"anonymous": 1 << 20}}, local=0.0)
+    assert below([process(pages=little)], 0.9) == []
+
+
+def test_names_of_threads_do_not_move_the_cursor() -> None:
+    said = _strays((Stray(8, "\x1b[31mX\n", frozenset({5})),), 2, frozenset({0}))
+    assert "?[31mX? (8: 5)" in said.cause
+
+
+def test_a_thread_is_no_process() -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        with pytest.raises(numabind.UsageError, match=f"is a thread of process {os.getpid()}"):
+            numabind.status([thread.native_id or 0])
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_zombie_has_ended() -> None:
+    child = subprocess.Popen(["true"])
+    while "Z" not in _proc.status(child.pid).get("State", ""):
+        time.sleep(0.02)
+    assert numabind.status([child.pid]).ended == (child.pid,)
+    child.wait()
 
 
 def test_text() -> None:

@@ -154,3 +154,13 @@ def test_a_frame_fits_its_screen(size: tuple[int, int]) -> None:
         assert len(lines) == size[1]
         assert max(map(len, lines)) < size[0]
     assert "... and" in frame([a_process(i) for i in range(300)], "pid", (80, 24), "")
+
+
+def test_it_ends_with_the_last_of_the_named(sleeper: int) -> None:
+    with subprocess.Popen(["sleep", "0.5"]) as short:
+        words = [str(BIN), "top", "-d", "0.1", str(short.pid)]
+        watching = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        short.wait()
+        out, err = watching.communicate(timeout=60)
+    assert (watching.returncode, err) == (0, b"")
+    assert out.count(b"PID") >= 1

@@ -223,7 +223,8 @@ def read_ranges(pid: int, huge: bool) -> list[Range]:
     """
     found = []
     try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        maps = f"/proc/{pid}/maps"
+        with open(maps, encoding="utf-8", errors="replace", newline="\n") as file:
             for line in file:
                 words = line.split(maxsplit=5)
                 path = words[5].rstrip("\n") if len(words) > 5 else ""

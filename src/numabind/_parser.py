@@ -184,14 +184,20 @@ def _process_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _share(text: str) -> float:
-    share = float(text)
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
     if not 0 <= share <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
     return share
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
     if not 0.05 <= seconds <= 86400:
         raise argparse.ArgumentTypeError(f"{text} is not from 0.05 to 86400 seconds")
     return seconds

@@ -73,7 +73,8 @@ def parent(pid: int) -> int:
 def status(pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status; {} if it is gone."""
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        path = f"/proc/{pid}/status"
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             pairs = (line.partition(":") for line in file)
             return {name: value.strip() for name, _, value in pairs}
     except OSError:

@@ -10,8 +10,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# Less memory than this is mostly what the C library and the interpreter touched before anyone could
+# bind them: no verdict is made of it.
+LITTLE = 16 << 20
 # Kinds of pages, by mapping. A private mapping of a file counts as file, whatever was written.
 KINDS = ("anonymous", "locked", "huge", "shared", "file")
+
+
+def printable(name: str) -> str:
+    """A process's name without what would move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 @record
@@ -56,6 +64,19 @@ class Pages:
     def on(self, node: int) -> int:
         """Bytes on one node."""
         return sum(self.by_node.get(node, {}).values())
+
+    @property
+    def memory(self) -> dict[int, int]:
+        """Bytes by node, page cache left out: it is where a file's first reader was."""
+        return {
+            node: sum(number for kind, number in kinds.items() if kind != "file")
+            for node, kinds in self.by_node.items()
+        }
+
+    @property
+    def enough(self) -> bool:
+        """Whether there is enough memory, page cache left out, to judge a process by."""
+        return sum(self.memory.values()) >= LITTLE
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""

@@ -45,11 +45,12 @@ class Mapping:
 
 def parse_numa_maps(text: str) -> tuple[Mapping, ...]:
     """Read the text of a numa_maps file. ValueError, naming the line, if it is not one."""
-    return tuple(_mapping(line) for line in text.splitlines() if line.strip())
+    # Only these: a file's name may hold whatever else Python takes for the end of a line or a word.
+    return tuple(_mapping(line) for line in text.split("\n") if line.strip())
 
 
 def _mapping(line: str) -> Mapping:
-    words = line.split()
+    words = [word for word in line.split(" ") if word]
     policy = words[1] if len(words) > 1 else ""
     rest = words[2:]
     if rest and (policy, rest[0].partition(":")[0]) in (
@@ -88,7 +89,7 @@ def read_numa_maps(root: Root, pid: int | str = "self") -> tuple[Mapping, ...] |
     """
     path = f"{root.path}proc/{pid}/numa_maps"
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             return parse_numa_maps(file.read())
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -165,7 +166,7 @@ def _moved_to(pages: array[int], target: int) -> array[int]:
 
 def _mapping_ends() -> dict[int, int]:
     ends = {}
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+    with open("/proc/self/maps", encoding="utf-8", errors="replace", newline="\n") as file:
         for line in file:
             low, _, high = line.partition(" ")[0].partition("-")
             ends[int(low, 16)] = int(high, 16)

@@ -14,7 +14,7 @@ from numabind._machine import Allowed, Machine
 from numabind._options import Options, make_options
 from numabind._plan import plan_seats
 from numabind._problems import Problem, problem
-from numabind._process import Pages, Process, Stray
+from numabind._process import Pages, Process, Stray, printable
 from numabind._record import record, replace
 from numabind._resolve import Seat
 from numabind._visible import Handle
@@ -29,8 +29,6 @@ SCHEMA = 1
 # Below this share of its pages a process is said to be elsewhere; the rest is what the C library
 # and the interpreter touched before anyone could bind them.
 ENOUGH = 0.9
-# Less memory than this is mostly that rest: no verdict is made of it.
-_LITTLE = 16 << 20
 METHODS = ("auto", "numa_maps", "sample")
 _NAMED = 6  # threads that are named in a problem; --json has all
 
@@ -84,8 +82,11 @@ def _named(pids: Iterable[int] | None, tree: int | None) -> list[int] | None:
         return None
     wanted = [] if pids is None else list(pids)
     for pid in [*wanted, *([] if tree is None else [tree])]:
-        if type(pid) is not int or pid < 1 or not os.path.exists(f"/proc/{pid}/status"):
+        fields = _proc.status(pid) if type(pid) is int and pid > 0 else {}
+        if not fields:
             raise UsageError(f"no process {pid}")
+        if fields.get("Tgid", str(pid)) != str(pid):
+            raise UsageError(f"{pid} is a thread of process {fields['Tgid']}: name that")
     if tree is not None:
         wanted += _proc.descendants(tree)
     return list(dict.fromkeys(wanted))
@@ -118,8 +119,8 @@ class Look:
     def process(self, pid: int) -> Process | None:
         """One process; None if it is gone."""
         name = _proc.name(pid)
-        if name is None:
-            return None
+        if name is None or _proc.status(pid).get("State", "Z").startswith("Z"):
+            return None  # gone, or waiting for its parent to notice
         place = self.place(pid)
         count, strays = self.threads(pid, place.near)
         pages, policy, said = self.pages(pid)
@@ -133,7 +134,7 @@ class Look:
             problems.append(_strays(strays, count, place.near or frozenset()))
         if pages is not None and place.nodes is not None:
             pages = with_share(pages, place.nodes)
-            problems += _elsewhere(pages, place.nodes)
+            problems += _elsewhere(pages, place.nodes, bool(place.devices))
         return Process(
             pid,
             name,
@@ -268,10 +269,7 @@ def with_share(pages: Pages, nodes: frozenset[int]) -> Pages:
 
     Page cache is left out: it is where the first reader of the file was, whoever maps it.
     """
-    counted = {
-        node: sum(number for kind, number in kinds.items() if kind != "file")
-        for node, kinds in pages.by_node.items()
-    }
+    counted = pages.memory
     total = sum(counted.values())
     if not total:
         return pages
@@ -301,18 +299,19 @@ def _unreadable(pid: int, cause: str) -> Problem:
 
 
 def _strays(strays: tuple[Stray, ...], count: int, near: frozenset[int]) -> Problem:
-    names = [f"{s.name} ({s.tid}: {format_list(s.cpus)})" for s in strays[:_NAMED]]
+    names = [f"{printable(s.name)} ({s.tid}: {format_list(s.cpus)})" for s in strays[:_NAMED]]
     more = len(strays) - len(names)
     text = ", ".join(names) + (f" and {more} more" if more else "")
     cause = f"{len(strays)} of {count} threads may run outside CPUs {format_list(near)}: {text}"
     return problem("threads-elsewhere", cause)
 
 
-def _elsewhere(pages: Pages, nodes: frozenset[int]) -> list[Problem]:
+def _elsewhere(pages: Pages, nodes: frozenset[int], gpu: bool) -> list[Problem]:
     share = pages.local
-    if share is None or share >= ENOUGH or pages.resident < _LITTLE:
+    if share is None or share >= ENOUGH or not pages.enough:
         return []
-    away = {node: pages.on(node) for node in pages.by_node if node not in nodes}
-    where = ", ".join(f"{size >> 20} MiB on node {node}" for node, size in sorted(away.items()))
-    cause = f"{share:.0%} of its memory is on {_pages.describe(nodes)}, where its GPU is; {where}"
+    away = sorted((node, size) for node, size in pages.memory.items() if node not in nodes and size)
+    where = ", ".join(f"{size >> 20} MiB on node {node}" for node, size in away)
+    what = "its GPU is" if gpu else "its CPUs are"
+    cause = f"{share:.0%} of its memory is on {_pages.describe(nodes)}, where {what}; {where}"
     return [problem("pages-elsewhere", cause)]

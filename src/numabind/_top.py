@@ -41,8 +41,11 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _REVERSED, _PLAIN = "\x1b[7m", "\x1b[0m"
 
 
-def top(look: Callable[[], Sequence[Process]], delay: float, count: int | None, order: str) -> None:
-    """Show what `look` finds every `delay` seconds, `count` times or until q, ^C or SIGTERM.
+def top(
+    look: Callable[[], Sequence[Process] | None], delay: float, count: int | None, order: str
+) -> None:
+    """Show what `look` finds every `delay` seconds, `count` times or until q, ^C or SIGTERM, or
+    until it finds None.
 
     On a terminal the screen is redrawn and the keys of ORDERS sort; elsewhere lines are appended.
     """
@@ -53,10 +56,13 @@ def top(look: Callable[[], Sequence[Process]], delay: float, count: int | None, 
 
 
 def _append(
-    look: Callable[[], Sequence[Process]], delay: float, count: int | None, order: str
+    look: Callable[[], Sequence[Process] | None], delay: float, count: int | None, order: str
 ) -> None:
     while True:
-        lines = lines_of(look(), order)
+        processes = look()
+        if processes is None:
+            return
+        lines = lines_of(processes, order)
         moment = time.strftime("%H:%M:%S")
         for line in lines:
             print(f"{moment}  {line}")
@@ -104,7 +110,7 @@ def frame(processes: Sequence[Process], order: str, size: tuple[int, int], momen
 class _Screen:
     def __init__(
         self,
-        look: Callable[[], Sequence[Process]],
+        look: Callable[[], Sequence[Process] | None],
         delay: float,
         count: int | None,
         order: str,
@@ -130,6 +136,7 @@ class _Screen:
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGHUP, stop)
+        signal.signal(signal.SIGQUIT, stop)
         signal.signal(signal.SIGTSTP, suspend)
         self.enter()
         try:
@@ -158,6 +165,8 @@ class _Screen:
     def loop(self) -> None:
         while self.count is None or self.count > 0:
             processes = self.look()
+            if processes is None:
+                return
             due = time.monotonic() + self.delay
             while True:
                 size = shutil.get_terminal_size()

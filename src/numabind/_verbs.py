@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from numabind import _proc
 from numabind._errors import UsageError
 from numabind._status import Report, status
 
@@ -39,6 +40,9 @@ def status_verb(parsed: argparse.Namespace) -> int:
         for pid in report.ended:
             print(f"{pid} ended meanwhile")
     low = [] if parsed.min_local is None else below(report.processes, parsed.min_local)
+    if parsed.min_local is not None and not parsed.pids and parsed.tree is None:
+        # NVML numbers processes as the host does.
+        low += [f"process {pid} holds a GPU and can't be seen from here" for pid in report.ended]
     for line in low:
         print(f"numabind: status: {line}", file=sys.stderr)
     return 1 if low else 0
@@ -56,7 +60,7 @@ def below(processes: Sequence[Process], share: float) -> list[str]:
             found.append(f"{who}: {len(process.strays)} threads are elsewhere")
         elif pages is None or pages.local is None:
             found.append(f"{who}: its pages can't be told")
-        elif pages.local < share:
+        elif pages.local < share and pages.enough:
             found.append(f"{who}: {pages.local:.1%} of its memory is local, not {share:.1%}")
     return found
 
@@ -117,7 +121,21 @@ def top_verb(parsed: argparse.Namespace) -> int:
     if parsed.count is not None and parsed.count < 1:
         raise UsageError(f"--count must be 1 or more, not {parsed.count}")
     _look(parsed)  # says what is wrong before the screen is taken
-    top(lambda: _look(parsed).processes, parsed.delay, parsed.count, parsed.sort)
+
+    def look() -> Sequence[Process] | None:
+        """What is left of the named processes; None if nothing is."""
+        parsed.pids = [pid for pid in parsed.pids if _proc.name(pid) is not None]
+        if parsed.tree is not None and _proc.name(parsed.tree) is None:
+            parsed.tree = None
+        if named and not parsed.pids and parsed.tree is None:
+            return None
+        try:
+            return _look(parsed).processes
+        except UsageError:
+            return ()  # one ended just now
+
+    named = bool(parsed.pids) or parsed.tree is not None
+    top(look, parsed.delay, parsed.count, parsed.sort)
     return 0
 
 

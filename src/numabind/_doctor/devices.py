@@ -28,20 +28,23 @@ class LinkBelowItsBest(Check):
         """A warning for a narrow link, a note for a slow one, of GPUs and the ports above them."""
         seen = set()
         for device in scene.gpus:
-            for pci in (device.pci, *_ports_above(scene, device.pci)):
-                if pci in seen:
+            # From the GPU up: each with the port that its link ends in.
+            path = [device.pci, *reversed(_ports_above(scene, device.pci))]
+            for pci, port in zip(path, [*path[1:], None], strict=True):
+                if pci in seen or (port is None and pci != device.pci):
                     continue
                 seen.add(pci)
-                yield from self.link(scene, pci, device.pci)
+                yield from self.link(scene, pci, port, device.pci)
 
-    def link(self, scene: Scene, pci: str, gpu: str) -> Iterable[Finding]:
-        """What is wrong with one link."""
+    def link(self, scene: Scene, pci: str, port: str | None, gpu: str) -> Iterable[Finding]:
+        """What is wrong with one link, whose other end is `port`."""
         base = f"{PCI}/{pci}"
         whose = pci if pci == gpu else f"{pci}, above {gpu},"
         width = scene.number(f"{base}/current_link_width")
-        most = scene.number(f"{base}/max_link_width")
+        ends = [scene.number(f"{PCI}/{end}/max_link_width") for end in (pci, port) if end]
+        most = min((lanes for lanes in ends if lanes and 0 < lanes < 255), default=None)
         # 0 is "no link", and 255 what a device says that has fallen off the bus.
-        if width and most and 0 < width < most < 255:
+        if width and most and 0 < width < most:
             yield self.finding(
                 "warning",
                 f"the link of {whose} has {width} of {most} lanes",

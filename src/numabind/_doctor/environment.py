@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from numabind._doctor.scene import Check, Scene
 from numabind._finding import Finding
+from numabind._visible import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_OFF = ("", "false", "none", "disabled", "0")
+# What each variable says where it binds nothing; "0" is CPU 0 to libgomp.
+_OFF = {
+    "KMP_AFFINITY": ("none", "disabled"),
+    "GOMP_CPU_AFFINITY": (),
+    "OMP_PROC_BIND": ("false",),
+    "OMP_PLACES": (),
+}
 
 
 class OneThread(Check):
@@ -45,9 +52,10 @@ class OpenMPBinds(Check):
 
     def look(self, scene: Scene) -> Iterable[Finding]:
         """A warning for each variable; absolute CPU numbers fight worst."""
-        for name in ("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES"):
+        for name, off in _OFF.items():
             value = scene.environ.get(name, "").strip()
-            if value.lower() not in _OFF:
+            words = {word.strip() for word in value.lower().split(",")}
+            if value and not words & set(off):
                 yield self.finding(
                     "warning",
                     "the OpenMP runtime binds threads itself, after numabind has",
@@ -93,7 +101,7 @@ class DeviceOrder(Check):
         gpus = [device for device in scene.gpus if device.vendor == "nvidia"]
         kinds = {device.device_id for device in gpus}
         order = scene.environ.get("CUDA_DEVICE_ORDER", "").strip()
-        if len(kinds) > 1 and order != "PCI_BUS_ID":
+        if len(kinds) > 1 and not visible(scene.machine, scene.environ).ordered:
             names = sorted({d.name or f"{d.vendor_id:04x}:{d.device_id:04x}" for d in gpus})
             yield self.finding(
                 "serious",

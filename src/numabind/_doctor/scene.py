@@ -7,6 +7,7 @@ from numabind._finding import Finding
 from numabind._machine import Device, Machine
 from numabind._record import record
 from numabind._sysfs import Root
+from numabind._visible import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Scene:
     def number(self, path: str) -> int | None:
         """The whole number in a file; None if there is none."""
         text = self.text(path) or ""
-        return int(text) if text.lstrip("-").isdecimal() and text.isascii() else None
+        return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else None
 
     def names(self, path: str) -> list[str]:
         """The names in a directory; [] if it is not there or may not be read."""
@@ -46,9 +47,17 @@ class Scene:
         return [device for device in self.machine.devices if device.computes]
 
     @property
+    def shown(self) -> list[Device]:
+        """The GPUs that this environment shows; all of them where it says nothing."""
+        seen = visible(self.machine, self.environ)
+        pcis = {handle.device.pci for handle in seen.handles}
+        shown = [device for device in self.gpus if device.pci in pcis]
+        return shown if seen.source is not None and shown else self.gpus
+
+    @property
     def nodes_of_gpus(self) -> list[int]:
-        """The nodes that GPUs hang off."""
-        return sorted({node for device in self.gpus for node in device.near_nodes})
+        """The nodes that the GPUs that are shown hang off."""
+        return sorted({node for device in self.shown for node in device.near_nodes})
 
     @property
     def several_nodes(self) -> bool:

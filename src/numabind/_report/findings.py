@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numabind._finding import SEVERITIES, Finding
-from numabind._report.status import printable
+from numabind._process import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

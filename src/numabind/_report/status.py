@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numabind._cpulist import format_list
-from numabind._process import Pages, Process
+from numabind._process import Pages, Process, printable
 from numabind._report.text import table
 
 TYPE_CHECKING = False
@@ -87,11 +87,6 @@ def size(number: int) -> str:
             return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.3g} {unit}"
         value /= 1024
     return f"{value:.3g} TiB"
-
-
-def printable(name: str) -> str:
-    """A process's name without what would move a terminal's cursor."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 METRICS = (
