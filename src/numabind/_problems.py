@@ -43,6 +43,7 @@ NOTES = frozenset(
         "device-order-assumed",
         "inherited",
         "memory-lent",
+        "not-pinned",
         "cpus-lent",
         "nvml-unavailable",
         "one-node",
@@ -69,6 +70,29 @@ HARMLESS = frozenset(
 
 # name: (what it means, remedy)
 CATALOGUE: dict[str, tuple[str, str]] = {
+    "no-home-node": (
+        "Memory was asked for on the worker's node, and there is no telling which that is: the "
+        "thread is bound to CPUs of several nodes and no memory policy names one. The memory is "
+        "wherever the thread that asked happens to run.",
+        "Bind the worker first (numabind run, numabind.bind()), or name the node (node=N).",
+    ),
+    "not-pinned": (
+        "Host memory is on its node, but CUDA could not register it, so it is not pinned: copies "
+        "from and to it are slower and not asynchronous.",
+        "Nothing to do on a machine without CUDA; else look at the memory limits of this container "
+        "(ulimit -l, the memory cgroup).",
+    ),
+    "slab-elsewhere": (
+        "Part of the host memory that was asked for on a node came from another one, because the "
+        "node had no more. Read back page by page after touching it.",
+        "Free memory on the node (numabind status, numabind doctor), or offload less to it.",
+    ),
+    "placed-elsewhere": (
+        "Tensors or other memory of this process were on another node before it was bound, and "
+        "some of it can't be moved: pinned pages never move.",
+        "Call setup_cpu_offload before CUDA and the model are set up, or start the program through "
+        "numabind run or numabind launch, so that it is born in its place.",
+    ),
     "affinity-denied": (
         "The kernel refused sched_setaffinity for some thread. The mask stays as it was.",
         "Allow sched_setaffinity in the seccomp profile or security module of this container.",
