@@ -70,8 +70,8 @@ class Pool:
         tensor = pool.empty((1024, 1024), torch.bfloat16)
 
     Memory comes in slabs of 32 MiB (a larger tensor has one of its own), placed by mbind and
-    touched at once, so it is on the pool's node whatever thread asks or writes first. Where there
-    is CUDA, the slabs are registered with it (cudaHostRegister): `tensor.is_pinned()`, and copies can be
+    touched at once, so it is on the node whatever thread asks or writes first. Where there is CUDA,
+    the slabs are registered with it (cudaHostRegister): `tensor.is_pinned()`, and copies can be
     asynchronous. A block is free when the last tensor or view on it goes. CUDA may still be copying
     then: before such a block is used again the pool waits for the device, unless `waits` is False
     and you see to that yourself. `keep` bytes of slabs without blocks stay for the next tensor,
