@@ -20,6 +20,8 @@ from typing_extensions import Self
 import numabind
 from launchers.pretend import ADDRESSES, CPUS, HALVES, write_snapshot
 from numabind import _holders, _pages, _proc
+from numabind._arguments import StatusArguments, lean_status
+from numabind._parser import make_parser
 from numabind._process import Pages, Process, Stray
 from numabind._report.status import prometheus_text, size, status_text
 from numabind._residency import parse_numa_maps
@@ -170,6 +172,35 @@ def test_bad_input_is_one_line(environ: dict[str, str], words: tuple[str, ...], 
     assert said in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ([], {}),
+        (["7", "8", "--json"], {"pids": (7, 8), "json": True}),
+        (["--tree=7", "--pages", "sample"], {"tree": 7, "method": "sample"}),
+        (["--min-local", "0.95", "--prometheus"], {"min_local": 0.95, "prometheus": True}),
+    ],
+)
+def test_plain_words_are_read_as_argparse_reads_them(
+    words: list[str], read: dict[str, Any]
+) -> None:
+    wanted = StatusArguments(**read)
+    assert lean_status(["status", *words]) == wanted
+    parsed = make_parser().parse_args(["status", *words])
+    assert tuple(parsed.pids) == wanted.pids
+    for name in ("tree", "method", "min_local", "prometheus"):
+        assert getattr(parsed, name) == getattr(wanted, name)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["-h"], ["x"], ["-7"], ["--tree"], ["--pages", "all"], ["--min-local=2"], ["--min-local=nan"],
+     ["--pa", "sample"], ["--", "7"], ["--json=1"], ["٧"], ["9" * 10]],
+)  # fmt: skip
+def test_other_words_are_left_to_argparse(words: list[str]) -> None:
+    assert lean_status(["status", *words]) is None
+
+
 def test_wrong_arguments() -> None:
     for wrong in ({"method": "guess"}, {"pids": [0]}, {"tree": -1}, {"pids": ["1"]}):
         with pytest.raises(numabind.UsageError):
@@ -264,7 +295,11 @@ def test_draws_are_spread_over_all_that_is_mapped(
     for number, (pages, gap) in enumerate(sizes):
         ranges.append(_pages.Range(address, address + pages * 4096, str(number)))
         address += (pages + gap) * 4096
-    pages, kinds = _pages.drawn(ranges, draws, random.randbytes(4 * draws))
+    pages, spans = _pages.drawn(ranges, draws, random.randbytes(4 * draws))
+    starts = [0, *(end for _, end in spans)]
+    kinds = [
+        kind for start, (kind, end) in zip(starts, spans, strict=False) for _ in range(start, end)
+    ]
     assert len(pages) == len(kinds) == draws
     total = sum(size for size, _ in sizes)
     before, flat = 0, {}

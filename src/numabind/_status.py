@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 
 from numabind import _pages, _proc
-from numabind._bind import MARK, Request, seat_of
 from numabind._cpulist import format_list, parse_list
 from numabind._discover import Questions, discover_here
 from numabind._errors import MachineError, UsageError
 from numabind._holders import holders
 from numabind._machine import Allowed, Machine
-from numabind._options import Options, make_options
-from numabind._plan import plan_seats
+from numabind._options import METHODS, Options, make_options
 from numabind._problems import Problem, problem
 from numabind._process import Pages, Process, Stray, printable
 from numabind._record import record, replace
-from numabind._resolve import Seat
-from numabind._visible import Handle
-from numabind._worker import LAUNCHERS
+from numabind._worker import LAUNCHERS, MARK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +25,6 @@ SCHEMA = 1
 # Below this share of its pages a process is said to be elsewhere; the rest is what the C library
 # and the interpreter touched before anyone could bind them.
 ENOUGH = 0.9
-METHODS = ("auto", "numa_maps", "sample")
 _NAMED = 6  # threads that are named in a problem; --json has all
 
 
@@ -191,6 +186,8 @@ class Look:
         one = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES", ""))
         if not ranked and ("," in one or not one.strip()):
             return None
+        from numabind._bind import Request, seat_of
+
         try:
             seat, _ = seat_of(self.machine, Request(Options(), environ))
         except UsageError:
@@ -200,6 +197,10 @@ class Look:
 
     def near(self, devices: tuple[str, ...], source: str | None, options: Options) -> _Place:
         """The nodes and CPUs near GPUs, as a worker of theirs would get them."""
+        from numabind._plan import plan_seats
+        from numabind._resolve import Seat
+        from numabind._visible import Handle
+
         by_address = {device.pci: device for device in self.machine.devices}
         first, *others = (Handle(by_address[pci]) for pci in devices if pci in by_address)
         whole = make_options({"mode": "socket" if options.mode == "socket" else "node"})
