@@ -201,6 +201,68 @@ def test_other_words_are_left_to_argparse(words: list[str]) -> None:
     assert lean_status(["status", *words]) is None
 
 
+def test_one_number_is_one_process() -> None:
+    (process,) = numabind.status(os.getpid()).processes
+    assert process.pid == os.getpid()
+
+
+ENDED_LEADER = """
+import ctypes, threading, time
+memory = bytearray(32 << 20)
+def stay():
+    print("ready", flush=True)
+    time.sleep(60)
+threading.Thread(target=stay).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_ended() -> None:
+    with subprocess.Popen([sys.executable, "-c", ENDED_LEADER], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        while _proc.status(child.pid)["State"][0] != "Z":
+            time.sleep(0.01)
+        (process,) = numabind.status(child.pid).processes
+        child.kill()
+    assert process.pages is not None
+    assert process.pages.resident >= 32 << 20
+
+
+UNPRIVILEGED = """
+import os
+from numabind import _holders, _proc
+if os.fork():
+    os.wait()
+else:
+    os.setuid(12345)
+    print(_proc.may_trace(), _holders._unseen({}) > _holders._unseen({os.getppid(): ()}) >= 0)
+"""
+
+
+def test_other_users_processes_are_counted() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNPRIVILEGED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False True\n"
+    assert _proc.may_trace()
+    assert _holders._unseen({}) == 0
+
+
+def test_nothing_is_near_where_near_is_not_known() -> None:
+    assert Process(7, "x", threads=3).as_dict()["threads_near"] is None
+
+
+def test_a_number_of_another_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = os.readlink
+    monkeypatch.setattr(
+        os, "readlink", lambda path: "pid:[4026532999]" if path.endswith("ns/pid") else read(path)
+    )
+    with open("/dev/null"):
+        assert _holders._is_stranger(os.getpid())
+    assert not _holders._is_stranger(1 << 22)
+
+
 def test_wrong_arguments() -> None:
     for wrong in ({"method": "guess"}, {"pids": [0]}, {"tree": -1}, {"pids": ["1"]}):
         with pytest.raises(numabind.UsageError):

@@ -38,8 +38,15 @@ def status_verb(parsed: StatusArguments) -> int:
         from numabind._report.status import status_text
 
         show(status_text(report.processes))
+        doubt = (
+            " or can't be seen from this PID namespace"
+            if not parsed.pids and parsed.tree is None
+            else ""
+        )
         for pid in report.ended:
-            print(f"{pid} ended meanwhile")
+            print(f"{pid} ended meanwhile{doubt}")
+        for said in report.problems:
+            print(f"note: {said.text}")
     low = [] if parsed.min_local is None else below(report.processes, parsed.min_local)
     if parsed.min_local is not None and not parsed.pids and parsed.tree is None:
         # NVML numbers processes as the host does.
