@@ -272,7 +272,8 @@ from numabind._holders import holders
 from numabind._machine import Allowed, Device, Machine
 devices = tuple(Device(pci, "nvidia") for pci in ("0000:17:00.0", "10000:b3:00.0"))
 machine = Machine((), (), devices=devices, allowed=Allowed(frozenset(), frozenset()))
-print(json.dumps({pid: [sorted(gpus), source] for pid, (gpus, source) in holders(machine).items()}))
+found = holders(machine).found.items()
+print(json.dumps({pid: [sorted(gpus), source] for pid, (gpus, source) in found}))
 assert "libcuda" not in open("/proc/self/maps").read()
 """
 

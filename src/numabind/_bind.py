@@ -21,18 +21,13 @@ from numabind._record import record, replace
 from numabind._resolve import Seat, check_named, find_gpu, seat_assigned, seat_of_rank
 from numabind._sysfs import is_linux
 from numabind._visible import visible, visible_if_given, worker_devices
-from numabind._worker import detect
+from numabind._worker import MARK, detect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# Set for what a bound process starts: "PID BORN GIVEN DEVICE THREADS CHOICES". The same PID is this
-# process after exec; another is a child of a bound worker. It counts only while the mask is still
-# GIVEN: a variable that travelled to another machine, or a mask that somebody changed since
-# (taskset, a cpuset), says nothing about this process.
-MARK = "NUMABIND_BOUND"
 OMP = "OMP_NUM_THREADS"
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 MODES = ("node", "socket", "exclusive", "core-complex")
 MEMORY = ("prefer", "bind", "local", "interleave", "weighted-interleave", "none")
+# How `status` counts pages.
+METHODS = ("auto", "numa_maps", "sample")
 SHARES = ("block", "cyclic")
 _SETTINGS = {"NUMABIND_MODE": "mode", "NUMABIND_MEMORY": "memory", "NUMABIND_STRICT": "strict"}
 

@@ -48,6 +48,7 @@ NOTES = frozenset(
         "nvml-unavailable",
         "one-node",
         "overlapping-nodes",
+        "processes-unseen",
         "threads-kept",
         "threads-late",
         "turned-off",
@@ -243,6 +244,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Where a process's pages are could not be read: the kernel shows it only to the process's "
         "own user and to who has CAP_SYS_PTRACE.",
         "Run numabind status as that user or as root; in a container add --cap-add SYS_PTRACE.",
+    ),
+    "processes-unseen": (
+        "Without NVML a process that holds a GPU is known by its open device files, and those of "
+        "other users' processes are shown to CAP_SYS_PTRACE only: such processes are not listed.",
+        "Run numabind status as root; in a container add --cap-add SYS_PTRACE; or install "
+        "nvidia-ml-py, since NVML lists the processes of all users.",
     ),
     "no-worker-bound": (
         "What numabind launch started had child processes, but none on this machine that began as "

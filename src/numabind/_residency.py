@@ -151,7 +151,7 @@ def move_own_pages(nodes: frozenset[int], target: int) -> Moved:
     return Moved(moved, left, left_private)
 
 
-def _moved_to(pages: array[int], target: int) -> array[int]:
+def _moved_to(pages: array[int], target: int) -> list[int]:
     """Move pages; where each is now, or a negative errno."""
     from numabind import _syscalls
 

@@ -5,8 +5,8 @@ include/uapi/linux/mempolicy.h. Each is one line here; `_call` turns errno into 
 (EPERM into PermissionError).
 
 `_ctypes` is what `ctypes` is written on; taken directly it costs 0.8 ms at start-up instead of 3.5.
-(`array` would cost 7: it imports collections. So only moving pages uses it.) All arguments are C
-longs or addresses, so nothing else of ctypes is wanted.
+(`array` would cost 7: it imports collections. So only moving pages uses it, and asking takes any
+sequence.) All arguments are C longs or addresses, so nothing else of ctypes is wanted.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from _ctypes import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Sequence
+    from typing import Any
 
 # arch: (set_mempolicy, get_mempolicy, move_pages, mbind, madvise), from the kernel's unistd.h.
 _NUMBERS = {"x86_64": (238, 239, 279, 237, 28), "aarch64": (237, 236, 239, 235, 233)}
@@ -156,8 +158,8 @@ def get_raw_policy() -> tuple[int, frozenset[int]]:
     return mode[0] & 0xFFFFFFFF, nodes  # the mode is an int, in the low half of the long
 
 
-def page_nodes(pages: array[int], pid: int = 0) -> array[int]:
-    """The node of each page of a process, by address ("Q"); negative errno for none.
+def page_nodes(pages: Sequence[int], pid: int = 0) -> list[int]:
+    """The node of each page of a process, by address; negative errno for none.
 
     -ENOENT (Linux 6.12) and -EFAULT (6.1) both mean a page that was never touched. 0 is this
     process; another needs its user or CAP_SYS_PTRACE. OSError if the kernel refuses.
@@ -165,21 +167,26 @@ def page_nodes(pages: array[int], pid: int = 0) -> array[int]:
     return _pages(pages, None, 0, pid)
 
 
-def move_pages(pages: array[int], node: int) -> array[int]:
+def move_pages(pages: array[int], node: int) -> list[int]:
     """Move pages of this process to a node; the node where each is now, or a negative errno."""
     from array import array
 
     return _pages(pages, array("i", [node]) * len(pages), _MOVE)
 
 
-def _pages(pages: array[int], nodes: array[int] | None, flags: int, pid: int = 0) -> array[int]:
-    from array import array
-
-    status = array("i", bytes(4 * len(pages)))
+def _pages(pages: Sequence[int], nodes: array[int] | None, flags: int, pid: int = 0) -> list[int]:
+    asked, answers = _longs(pages), _longs([0] * (len(pages) // 2 + 1))
     targets = _NOTHING if nodes is None else nodes.buffer_info()[0]
-    addresses = (pages.buffer_info()[0], targets, status.buffer_info()[0])
+    addresses = (addressof(asked), targets, addressof(answers))
     _call("move_pages", _number(2), pid, len(pages), *addresses, flags)
-    return status
+    # The answers are ints, two to a long.
+    return memoryview(answers).cast("B").cast("i")[: len(pages)].tolist()
+
+
+def _longs(values: Sequence[int]) -> Any:
+    """A C array of longs."""
+    block = type("_Longs", (Array,), {"_type_": _Long, "_length_": len(values)})
+    return block(*values)
 
 
 def restore_default_signals() -> None:
