@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from numabind._handle import find_uuid
 from numabind._machine import Partition
-from numabind._visible import find_uuid, present_devices, visible, worker_devices
+from numabind._visible import present_devices, visible, worker_devices
 from samples import gpu, machine, with_devices
 
 # Four equal GPUs: UUIDs GPU-000-aa … GPU-333-aa.

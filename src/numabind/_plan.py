@@ -7,13 +7,15 @@ PyTorch's; docs/placement.md lists the differences.
 from __future__ import annotations
 
 from numabind._cpulist import format_list
+from numabind._handle import Handle, Visible
 from numabind._machine import Cpu, Device, Machine, Node
+from numabind._near import nearest_nics
 from numabind._options import Options, make_options
 from numabind._placement import Placement, Plan
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._resolve import Seat, seats_of_all
-from numabind._visible import Handle, Visible, present_devices, worker_devices
+from numabind._visible import every_handle, worker_devices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ def plan(
     chosen = make_options(options)
     seen = visible
     if seen is None:
-        seen = Visible(tuple(Handle(d) for d in present_devices(worker_devices(machine))))
-    seats = seats_of_all(machine, seen, workers, chosen.share)
+        seen = Visible(every_handle(machine))
+    seats = seats_of_all(machine, seen, workers, chosen.share, chosen.near)
     return plan_seats(machine, seats, chosen)
 
 
@@ -121,14 +123,17 @@ class _Planner:
             )
         cpus, why, said = self.cpus(device, place)
         memory, policy, why_memory, said_memory = self.memory(place)
+        nearest = nearest_nics(machine, device) if device and device.computes else None
+        why_nic = (f"nearest NIC {nearest.text}",) if nearest else ()
         return replace(
             kept,
             cpus=cpus or machine.allowed.cpus,
             bound=bool(cpus),
             memory_nodes=memory,
             memory_policy=policy,
-            reasons=(*self.origin(device), *place.reasons, *why, *why_memory),
+            reasons=(*self.origin(device), *place.reasons, *why, *why_memory, *why_nic),
             problems=(*kept.problems, *place.problems, *said, *said_memory, *self.one_node()),
+            nics=nearest.names if nearest else (),
         )
 
     def together(self, seat: Seat, handles: tuple[Handle, ...]) -> Placement:
@@ -158,6 +163,7 @@ class _Planner:
             memory_nodes=frozenset().union(*(one.memory_nodes for one in near)),
             memory_policy=policy,
             reasons=tuple(dict.fromkeys(why for one in ones for why in one.reasons)),
+            nics=tuple(dict.fromkeys(nic for one in ones for nic in one.nics)),
             problems=tuple(dict.fromkeys(problems)),
         )
 

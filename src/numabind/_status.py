@@ -9,6 +9,7 @@ from numabind._bind import MARK, Request, seat_of
 from numabind._cpulist import format_list, parse_list
 from numabind._discover import Questions, discover_here
 from numabind._errors import MachineError, UsageError
+from numabind._handle import Handle
 from numabind._holders import holders
 from numabind._machine import Allowed, Machine
 from numabind._options import Options, make_options
@@ -17,7 +18,6 @@ from numabind._problems import Problem, problem
 from numabind._process import Pages, Process, Stray, printable
 from numabind._record import record, replace
 from numabind._resolve import Seat
-from numabind._visible import Handle
 from numabind._worker import LAUNCHERS
 
 TYPE_CHECKING = False
