@@ -15,7 +15,7 @@ from numabind._placement import Placement, Plan
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._resolve import Seat, seats_of_all
-from numabind._visible import every_handle, worker_devices
+from numabind._visible import every_handle, without_displays, worker_devices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class _Planner:
         self.machine = machine
         self.options = options
         self.cpu = {cpu.id: cpu for cpu in machine.cpus}
-        self.physical = worker_devices(machine)
+        self.physical = without_displays(worker_devices(machine))
         self.places: dict[str, _Place | None] = {}
 
     def placement(self, seat: Seat) -> Placement:

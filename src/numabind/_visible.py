@@ -55,6 +55,16 @@ def _is_3d(device: Device) -> bool:
     return device.pci_class >> 8 == 0x0302
 
 
+def without_displays(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """The devices but for those of class VGA (0300), if others have a class without a display.
+
+    That is how a workstation's display card differs from the accelerators beside it. A runtime
+    counts it, but no cores are set aside for it.
+    """
+    able = tuple(device for device in devices if device.pci_class >> 8 != 0x0300)
+    return able or devices
+
+
 def kinds_of(name: str | None) -> tuple[str, ...]:
     """The vendors that a device name such as "xpu:0" can mean; () for any other name."""
     kind, colon, _ = (name or "").strip().lower().partition(":")
@@ -98,7 +108,7 @@ def present_devices(devices: tuple[Device, ...]) -> tuple[Device, ...]:
 
 def every_handle(machine: Machine) -> tuple[Handle, ...]:
     """What workers of the machine are dealt over where no environment chooses."""
-    devices = present_devices(worker_devices(machine))
+    devices = present_devices(without_displays(worker_devices(machine)))
     if not devices:
         return ()
     from numabind._vendors import reader

@@ -91,8 +91,8 @@ class CardSpec:
 class Shape:
     """A machine. Lists are written as the kernel writes them: "0-3,8".
 
-    `cores` names the SMT siblings; a CPU in none is a core alone. `files` adds or, with None,
-    removes files at the end; `kfd` writes AMD's topology, CPU nodes first: ("sys/.../cpulist", "0-\\n").
+    `cores` names the SMT siblings; a CPU in none is a core alone. `kfd` writes AMD's topology.
+    `files` adds or, with None, removes files at the end: ("sys/.../cpulist", "0-\\n").
     """
 
     nodes: tuple[NodeSpec, ...]
