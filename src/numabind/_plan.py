@@ -9,7 +9,6 @@ from __future__ import annotations
 from numabind._cpulist import format_list
 from numabind._handle import Handle, Visible
 from numabind._machine import Cpu, Device, Machine, Node
-from numabind._near import nearest_nics
 from numabind._options import Options, make_options
 from numabind._placement import Placement, Plan
 from numabind._problems import Problem, problem
@@ -21,6 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
+
+    from numabind._near import Nearest
 
 
 def plan(
@@ -123,7 +124,7 @@ class _Planner:
             )
         cpus, why, said = self.cpus(device, place)
         memory, policy, why_memory, said_memory = self.memory(place)
-        nearest = nearest_nics(machine, device) if device and device.computes else None
+        nearest = self.nearest_nics(device)
         why_nic = (f"nearest NIC {nearest.text}",) if nearest else ()
         return replace(
             kept,
@@ -135,6 +136,14 @@ class _Planner:
             problems=(*kept.problems, *place.problems, *said, *said_memory, *self.one_node()),
             nics=nearest.names if nearest else (),
         )
+
+    def nearest_nics(self, device: Device | None) -> Nearest | None:
+        """The RDMA NICs nearest to a GPU; the module is loaded where there are NICs only."""
+        if device is None or not device.computes or not self.machine.nics:
+            return None
+        from numabind._near import nearest_nics
+
+        return nearest_nics(self.machine, device)
 
     def together(self, seat: Seat, handles: tuple[Handle, ...]) -> Placement:
         """The place of a worker with several devices: all that is near any of them.

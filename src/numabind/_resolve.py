@@ -10,7 +10,6 @@ from numabind._address import parse_address
 from numabind._errors import UsageError
 from numabind._handle import Handle, Visible, find_uuid, is_number
 from numabind._machine import Machine
-from numabind._near import find_near
 from numabind._problems import Problem, problem
 from numabind._record import record
 from numabind._visible import TORCH, kinds_of, worker_devices
@@ -131,6 +130,8 @@ def seat_of_rank(
 
 def seat_near(machine: Machine, local_rank: int | None, near: str) -> Seat:
     """The seat of a worker without a GPU, next to the NIC or disk of this name."""
+    from numabind._near import find_near
+
     device, said = find_near(machine, near)
     if device is None:
         return Seat(local_rank, None, (said,) if said else ())
