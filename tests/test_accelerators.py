@@ -208,6 +208,13 @@ def test_gaudi(environ: dict[str, str], seen: list[str]) -> None:
     assert short(GAUDI, **environ) == seen
 
 
+def test_gaudis_whose_driver_tells_no_module_id() -> None:
+    gaudis = (changed(gpu, module=None) for gpu in KNOWN["gaudi2"].gpus)
+    where = machine(changed(KNOWN["gaudi2"], gpus=tuple(gaudis)))
+    assert short(where)[:2] == ["19", "1a"]
+    assert short(where, HABANA_VISIBLE_MODULES="3,0") == ["34", "19"]
+
+
 def test_a_gaudi_container(tmp_path: Path) -> None:
     files = (("dev/accel/accel1", ""), ("dev/accel/accel6", ""))
     where = discover(build(changed(KNOWN["gaudi2"], files=files), tmp_path), NO_RUNTIME)

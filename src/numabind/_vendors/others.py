@@ -67,6 +67,12 @@ class Gaudi(Plain):
     """
 
     variables = ("HABANA_VISIBLE_DEVICES",)
+    modules = "HABANA_VISIBLE_MODULES"
+
+    @property
+    def assigned(self) -> str:
+        """What Ray writes."""
+        return self.modules
 
     def identify(self, root: Root, devices: tuple[Device, ...], _runtime: bool) -> Identified:
         """Index, module id; hidden where this process may not open the device file."""
@@ -92,13 +98,12 @@ class Gaudi(Plain):
         seen = super().visible(devices, environ)
         left = seen.handles
         modules = {handle.device.module: handle for handle in left}
-        if None in modules:
-            return seen
-        value = environ.get("HABANA_VISIBLE_MODULES")
+        unknown = None in modules
+        value = environ.get(self.modules)
         if value is not None and value.strip() != "all":
             find = {str(number): handle for number, handle in modules.items()}.get
-            return Visible(listed(value, left, find), "HABANA_VISIBLE_MODULES")
-        if seen.source is None:
+            return Visible(listed(value, left, None if unknown else find), self.modules)
+        if seen.source is None and not unknown:
             left = tuple(sorted(left, key=lambda handle: handle.device.module or 0))
         return replace(seen, handles=left)
 
