@@ -21,7 +21,8 @@ ORDER = [
         "_sysfs",
         "_pci",
     ),
-    *("_vendors", "_vendors.nvidia", "_vendors.amd", "_visible", "_worker", "_discover"),
+    *("_handle", "_near", "_vendors", "_vendors.nvidia", "_vendors.amd", "_vendors.intel"),
+    *("_vendors.others", "_visible", "_worker", "_discover"),
     *("_resolve", "_options", "_placement", "_plan", "_inherited", "_syscalls", "_residency"),
     *("_apply", "_assigned", "_binding", "_bind", "_spawn", "_bound", "ray", "_home", "_slab"),
     *("torch._loader", "torch._cuda", "torch._pool", "torch._rehome", "torch._threads"),
@@ -36,7 +37,9 @@ ORDER = [
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.
 DISPATCHERS = {
-    "_vendors": {"_vendors", "_vendors.nvidia", "_vendors.amd"},
+    "_vendors": {
+        *("_vendors", "_vendors.nvidia", "_vendors.amd", "_vendors.intel", "_vendors.others")
+    },
     "_doctor": {"_doctor"},
 }
 LONGEST = 440

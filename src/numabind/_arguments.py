@@ -24,6 +24,11 @@ PLACING: dict[str, tuple[str, Any, str]] = {
     "--memory": ("memory", "POLICY", _MEMORY_HELP),
     "--no-smt": ("smt", False, "the first SMT sibling of each core only"),
     "--reserve": ("reserve", int, "cores of each node left to the system (default 0)"),
+    "--near": (
+        "near",
+        "DEVICE",
+        "workers without a GPU: next to this NIC or disk (mlx5_0, nvme0, eth0, a PCI address)",
+    ),
     "--share": ("share", "HOW", "more workers than devices: deal them in a block or cyclic"),
 }
 RUNNING: dict[str, tuple[str, Any, str]] = {

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from numabind._handle import Visible
     from numabind._machine import Machine
     from numabind._placement import Plan
-    from numabind._visible import Visible
 
 
 class Exit:
@@ -117,8 +117,9 @@ def run(values: dict[str, Any], command: list[str]) -> int:
                 raise BindError(binding.problems) from error
         else:
             for said in planned[1].problems:
-                if said.name == "device-not-found":
-                    raise UsageError(f"--gpu: {said.cause}. {said.remedy}")
+                if said.name in ("device-not-found", "near-not-found"):
+                    flag = "--gpu" if said.name == "device-not-found" else "--near"
+                    raise UsageError(f"{flag}: {said.cause}. {said.remedy}")
             binding = _bind.apply(planned, request)
         binding = _bind.with_event(binding, environ)
         if as_json:

@@ -263,6 +263,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "numabind binds on Linux only; here it does nothing.",
         "Nothing to do.",
     ),
+    "near-not-found": (
+        "The device that workers were to be near (--near, near=) is not on the PCI bus of this "
+        "machine, or the kernel calls it otherwise.",
+        "Name a NIC or disk of `numabind show`, an interface of `ip link`, or a PCI address.",
+    ),
     "nvml-unavailable": (
         "NVML did not answer, so UUIDs, indices and MIG instances come from /proc/driver/nvidia "
         "or stay unknown.",

@@ -212,9 +212,9 @@ class Look:
 
     def near(self, devices: tuple[str, ...], source: str | None, options: Options) -> _Place:
         """The nodes and CPUs near GPUs, as a worker of theirs would get them."""
+        from numabind._handle import Handle
         from numabind._plan import plan_seats
         from numabind._resolve import Seat
-        from numabind._visible import Handle
 
         by_address = {device.pci: device for device in self.machine.devices}
         first, *others = (Handle(by_address[pci]) for pci in devices if pci in by_address)

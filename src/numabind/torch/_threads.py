@@ -41,7 +41,7 @@ def _options() -> Options:
     mark = read_mark(os.environ)
     if mark is None:
         return make_options(options_of(os.environ))
-    mode, memory, smt, reserve, share = mark.choices.split(",")
+    mode, memory, smt, reserve, share = mark.choices.split(",")[:5]
     return Options(
         mode, memory, smt == "1", int(reserve), None if share == "None" else share
     ).checked()
