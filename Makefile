@@ -50,6 +50,8 @@ docs: $(VENV)/made
 bench: setup
 	@$(BIN)/python benchmarks/startup.py
 	@$(BIN)/python benchmarks/status.py
+	@$(BIN)/python benchmarks/pool.py
+	@$(BIN)/python benchmarks/optimizer.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -41,9 +41,14 @@ def _options() -> Options:
     mark = read_mark(os.environ)
     if mark is None:
         return make_options(options_of(os.environ))
-    mode, memory, smt, reserve, share = mark.choices.split(",")[:5]
+    mode, memory, smt, reserve, share, near = mark.choices.split(",", 5)
     return Options(
-        mode, memory, smt == "1", int(reserve), None if share == "None" else share
+        mode=mode,
+        memory=memory,
+        smt=smt == "1",
+        reserve=int(reserve),
+        share=None if share == "None" else share,
+        near=None if near == "None" else near,
     ).checked()
 
 
