@@ -24,12 +24,10 @@ from hypothesis import strategies as st
 
 from fuzz.damage import DAMAGES, DATA, LIST, NUMBERS, Damage, damaged, files_of
 from machines.build import build
-from machines.shapes import SHAPES
 from machines.spec import GpuSpec, NodeSpec, Shape, paired
 from numabind import NumabindError, UsageError, bind, plan
 from numabind._bind import Request, prepare
 from numabind._cli import main
-from numabind._cpulist import parse_list
 from numabind._discover import Questions, discover, discover_here
 from numabind._doctor import doctor
 from numabind._errors import MachineError
