@@ -12,13 +12,13 @@ from fuzz.targets import TARGETS, fuzz
 from numabind._residency import parse_numa_maps
 from numabind._terminal import tell
 
-EXAMPLES = {"environments": 60, "binds": 40}
+EXAMPLES = {"environments": 20, "binds": 15}
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_traceback_and_no_wrong_bind(name: str) -> None:
     how = settings(
-        max_examples=EXAMPLES.get(name, 150),
+        max_examples=EXAMPLES.get(name, 50),
         derandomize=True,
         deadline=None,
         database=None,
