@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import os
 import statistics
+import sys
 import time
 
 import torch
@@ -85,6 +86,12 @@ def pages_by_node(tensors: list[torch.Tensor]) -> dict[int, int]:
     return total
 
 
+def tell(line: str) -> None:
+    """Print a whole line in one write, so that ranks that share a pipe don't tear each other's."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def train(steps: int, device: torch.device, offload: numabind.torch.Offload | None) -> None:
     """Train for some steps; rank 0 prints the median step."""
     torch.manual_seed(0)
@@ -111,12 +118,12 @@ def train(steps: int, device: torch.device, offload: numabind.torch.Offload | No
     name = "with numabind" if offload is not None else "without"
     if dist.get_rank() == 0:
         median = statistics.median(times[1:] or times)
-        print(f"{name}: {1000 * median:.1f} ms a step, loss {loss.item():.3f}", flush=True)
+        tell(f"{name}: {1000 * median:.1f} ms a step, loss {loss.item():.3f}")
     dist.barrier()
     where = ", ".join(
         f"node {n}: {p}" for n, p in sorted(pages_by_node(optimizer.tensors()).items())
     )
-    print(f"{name}: rank {dist.get_rank()}: pages of its optimizer: {where}", flush=True)
+    tell(f"{name}: rank {dist.get_rank()}: pages of its optimizer: {where}")
     dist.barrier()
 
 
