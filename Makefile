@@ -13,7 +13,7 @@ LAUNCHERS := accelerate deepspeed ray
 
 .PHONY: demo test lint bench fuzz setup docs clean
 
-$(VENV)/made: pyproject.toml scripts/numabind $(shell find src -name '*.py' -o -name '*.css')
+$(VENV)/made: pyproject.toml scripts/numabind $(shell find src -type f -not -name '*.pyc')
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps .
 	@touch $@

@@ -292,6 +292,15 @@ def _top(parsed: argparse.Namespace, _: list[str]) -> int:
     return top_verb(parsed)
 
 
+def _completion(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._completion import script
+    from numabind._grammar import grammar
+    from numabind._parser import make_parser
+
+    print(script(parsed.shell, *grammar(make_parser())), end="")
+    return Exit.DONE
+
+
 def _start(parsed: argparse.Namespace, command: list[str]) -> int:
     verb, command = parsed.verb, [*parsed.cmd, *command]
     if not command:
@@ -319,4 +328,5 @@ _VERBS = {
     "doctor": _doctor,
     "report": _report,
     "top": _top,
+    "completion": _completion,
 }

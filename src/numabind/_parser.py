@@ -82,6 +82,14 @@ def make_parser() -> argparse.ArgumentParser:
         "--anonymize", action="store_true", help="leave out host name, boot id and UUIDs"
     )
     snapshot.add_argument("--root", metavar="DIR", help="read a captured tree instead of /")
+    completion = verbs.add_parser(
+        "completion",
+        help="a script that completes numabind's words in bash, zsh or fish",
+        description="For this shell: source <(numabind completion bash) or zsh, numabind "
+        "completion fish | source. For every shell: put that line into ~/.bashrc, ~/.zshrc (after "
+        "compinit) or ~/.config/fish/config.fish.",
+    )
+    completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help=" or ".join(SHELLS))
     return parser
 
 
@@ -168,6 +176,8 @@ def _look_verbs(verbs: Any) -> None:
     )
 
 
+# What `completion` can write; _completion.py says how.
+SHELLS = ("bash", "zsh", "fish")
 # What `top` can sort by; _top.py says how.
 ORDERS = ("pid", "gpu", "memory", "local", "threads")
 
