@@ -46,6 +46,8 @@ lint: $(VENV)/dev
 
 docs: $(VENV)/made
 	@$(BIN)/python -m numabind._problems > docs/problems.md
+	@$(BIN)/python -m numabind._doctor > docs/doctor.md
+	@$(BIN)/python -m numabind._manual > man/numabind.1
 
 bench: setup
 	@$(BIN)/python benchmarks/startup.py

@@ -21,7 +21,7 @@ def output(*words: str) -> str:
     return done.stdout
 
 
-VERBS = re.findall(r"^    ([a-z]+)  ", output("numabind", "--help"), re.MULTILINE)
+VERBS = re.findall(r"^    ([a-z]+)(?:  |$)", output("numabind", "--help"), re.MULTILINE)
 
 # Words on the line, the last one being completed; what bash offers.
 OFFERED = {

@@ -32,7 +32,7 @@ ORDER = [
     *("_doctor.environment", "_doctor.devices", "_doctor", "_doctor.__main__"),
     *("_report", "_report.text", "_report.status", "_report.findings", "_report.colour"),
     *("_report.markup", "_report.crew", "_report.drawing", "_report.tables", "_report.html"),
-    *("_arguments", "_parser", "_grammar", "_completion", "_top", "_verbs", "_terminal"),
+    *("_arguments", "_parser", "_grammar", "_completion", "_manual", "_top", "_verbs", "_terminal"),
     *("_launched", "_watch", "_launch"),
     *("_autobind.sitecustomize", "_cli", "__main__"),
 ]
