@@ -43,6 +43,9 @@ lint: $(VENV)/dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@# A program that uses numabind as it is installed, with no setting of ours.
+	@cd tests/typing && ../../$(BIN)/mypy --config-file= --strict --python-version 3.10 \
+		--cache-dir ../../.mypy_cache/downstream .
 
 docs: $(VENV)/made
 	@$(BIN)/python -m numabind._problems > docs/problems.md
