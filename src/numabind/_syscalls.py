@@ -17,6 +17,7 @@ from _ctypes import (
     Array,
     CFuncPtr,
     _SimpleCData,
+    addressof,
     dlopen,
     dlsym,
     get_errno,
@@ -25,6 +26,7 @@ from _ctypes import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from array import array
+    from mmap import mmap
 
 # arch: (set_mempolicy, get_mempolicy, move_pages), from the kernel's unistd headers.
 _NUMBERS = {"x86_64": (238, 239, 279), "aarch64": (237, 236, 239)}
@@ -144,6 +146,11 @@ def _pages(pages: array[int], nodes: array[int] | None, flags: int, pid: int = 0
     addresses = (pages.buffer_info()[0], targets, status.buffer_info()[0])
     _call("move_pages", _number(2), pid, len(pages), *addresses, flags)
     return status
+
+
+def address_of(buffer: mmap) -> int:
+    """The address of a mapping's first byte, which stays its own until it is closed."""
+    return addressof(_Long.from_buffer(buffer))
 
 
 def restore_default_signals() -> None:
