@@ -1,4 +1,4 @@
-"""bench and calibrate: statistics by hand and by property, copies with a copier of the tests' own."""
+"""bench and calibrate: statistics by hand and by property, copies with a stand-in for the GPU."""
 
 from __future__ import annotations
 
@@ -363,20 +363,20 @@ def measured(fake: Fake, site: Site | None = None, **more: object) -> tuple[Copy
 
 @pytest.mark.usefixtures("unmoved")
 def test_each_gpu_alone_and_all_at_once() -> None:
-    """GPU n is on node n: 40 GiB/s there, 20 elsewhere; half of it pageable."""
-    fake = Fake(lambda gpu, node: 40 if gpu == node else 20)
+    """GPU n is on node n: 0.4 GiB/s there, 0.2 elsewhere; half of it pageable."""
+    fake = Fake(lambda gpu, node: 0.4 if gpu == node else 0.2)
     found = measured(fake)
     table = {
-        (c.gpu[-4], c.direction, c.place, c.pinned, c.arrangement): c.rate.median for c in found
+        (c.gpu[6], c.direction, c.place, c.pinned, c.arrangement): c.rate.median for c in found
     }
     for way in ("h2d", "d2h"):
-        assert table["0", way, "local", True, None] == pytest.approx(40)
-        assert table["0", way, "remote", True, None] == pytest.approx(20)
-        assert table["1", way, "local", True, None] == pytest.approx(40)
-        assert table["1", way, "unbound", False, None] == pytest.approx(10)
+        assert table["0", way, "local", True, None] == pytest.approx(0.4)
+        assert table["0", way, "remote", True, None] == pytest.approx(0.2)
+        assert table["1", way, "local", True, None] == pytest.approx(0.4)
+        assert table["1", way, "unbound", False, None] == pytest.approx(0.1)
         # The fake has one clock: two GPUs at once take twice as long.
-        assert table["1", way, "local", True, "local"] == pytest.approx(20)
-        assert table["0", way, "remote", True, "remote+1"] == pytest.approx(10)
+        assert table["1", way, "local", True, "local"] == pytest.approx(0.2)
+        assert table["0", way, "remote", True, "remote+1"] == pytest.approx(0.1)
     assert {len(c.rate.values) for c in found} == {9}
     assert all(c.problem is None for c in found)
     site = two_nodes()
@@ -387,16 +387,16 @@ def test_each_gpu_alone_and_all_at_once() -> None:
 @pytest.mark.parametrize(
     ("fake", "name", "refused"),
     [
-        (Fake(lambda *_: 40, corrupt=True), "bytes-differ", {"0", "1"}),
-        (Fake(lambda *_: 40, broken="open 1"), "copy-failed", {"1"}),
-        (Fake(lambda *_: 40, broken="start 0"), "copy-failed", {"0"}),
+        (Fake(lambda *_: 0.4, corrupt=True), "bytes-differ", {"0", "1"}),
+        (Fake(lambda *_: 0.4, broken="open 1"), "copy-failed", {"1"}),
+        (Fake(lambda *_: 0.4, broken="start 0"), "copy-failed", {"0"}),
     ],
     ids=["corrupt", "no memory", "no copy"],
 )
 def test_what_fails_gives_no_figure(fake: Fake, name: str, refused: set[str]) -> None:
     found = measured(fake)
     alone = [c for c in found if c.arrangement is None]
-    assert {c.gpu[-4] for c in alone if c.rate is None} == refused
+    assert {c.gpu[6] for c in alone if c.rate is None} == refused
     assert {c.problem.name for c in found if c.problem} == {name}
     # All at once is one figure: who is missing takes it from all.
     assert all(c.rate is None for c in found if c.arrangement is not None)
@@ -404,14 +404,14 @@ def test_what_fails_gives_no_figure(fake: Fake, name: str, refused: set[str]) ->
 
 @pytest.mark.usefixtures("unmoved")
 def test_without_pinning_only_pageable_is_measured() -> None:
-    found = measured(Fake(lambda *_: 40, broken="pin"))
+    found = measured(Fake(lambda *_: 0.4, broken="pin"))
     assert {c.pinned for c in found if c.rate} == {False}
     assert {c.problem.cause for c in found if c.problem} == {"pinning: pin failed"}
 
 
 @pytest.mark.usefixtures("unmoved")
 def test_when_time_is_out_what_was_measured_stays() -> None:
-    found = measured(Fake(lambda *_: 0.01))
+    found = measured(Fake(lambda *_: 1e-4))
     assert {len(c.rate.values) for c in found} == {1}
 
 
@@ -492,7 +492,7 @@ def asked(**flags: object) -> argparse.Namespace:
 
 
 def slow(gpu: int, node: int | None) -> float:
-    return 40 if gpu == node else 20
+    return 0.4 if gpu == node else 0.2
 
 
 @pytest.fixture
@@ -511,7 +511,7 @@ def test_the_map_is_written_read_and_never_overwritten(
     found = machine(None, None)
     assert calibrate_verb(asked(output=str(file)), found, lambda: fake_time) == 0
     text = file.read_text()
-    assert "#   node 0: 40.00 (40.00 to 40.00, 9 rounds)" in text
+    assert "#   node 0: 0.40 (0.40 to 0.40, 9 rounds)" in text
     overrides = parse_map(text)
     assert [find_override(d, overrides).nodes for d in found.devices] == [(0,), (1,)]
     with pytest.raises(UsageError, match="--force"):
@@ -524,7 +524,7 @@ def test_no_difference_writes_no_map(
     tmp_path: Path, fake_time: Fake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "map"
-    fake_time.speed = lambda *_: 40
+    fake_time.speed = lambda *_: 0.4
     words = asked(output=str(file), json=True)
     assert calibrate_verb(words, machine(0, 0), lambda: fake_time) == 1
     assert not file.exists()
