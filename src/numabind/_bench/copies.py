@@ -230,26 +230,26 @@ class _Copies:
                     continue
                 kind = "pinned" if turn.pinned else "pageable"
                 progress(f"copies: {kind}, round {number + 1} of {ROUNDS}")
-                try:
-                    self.one(turn)
-                except CopyError as error:
-                    said = problem("copy-failed", str(error))
-                    for gpu, node in turn.gpus:
-                        self.refuse(turn.pinned, node, said, gpu)
+                self.one(turn)
 
     def one(self, turn: Turn) -> None:
-        """One sample: every GPU's own bytes by the time until its last copy was done."""
+        """One sample: a GPU's own bytes by the time until the last copy of all was done.
+
+        A GPU whose copy fails is refused for good, and the sample with it.
+        """
         cpus = frozenset[int]().union(*(self.cpus[node] for _, node in turn.gpus))
         os.sched_setaffinity(0, cpus)
         parts = [(gpu, self.host(node, gpu)) for gpu, node in turn.gpus]
-        to_device = turn.direction == "h2d"
+        to_device, copier = turn.direction == "h2d", self.copier
         times = 0
         begun = self.clock()
         while True:
             for gpu, host in parts:
-                self.copier.start(gpu, host, to_device)
-            for gpu, _ in parts:
-                self.copier.wait(gpu)
+                if not self.did(turn, gpu, host, lambda g, h: copier.start(g, h, to_device)):
+                    return
+            for gpu, host in parts:
+                if not self.did(turn, gpu, host, lambda g, _: copier.wait(g)):
+                    return
             times += 1
             taken = self.clock() - begun
             if taken >= _SAMPLE:
@@ -258,9 +258,20 @@ class _Copies:
         for gpu, _ in parts:
             self.found.setdefault((turn, gpu), []).append(rate)
 
+    def did(self, turn: Turn, gpu: int, host: Host, act: Callable[[int, Host], None]) -> bool:
+        """Whether the library did it; if not, the GPU gets no figure from this memory."""
+        try:
+            act(gpu, host)
+        except CopyError as error:
+            said = problem("copy-failed", f"{self.copier.gpus[gpu]}: {error}")
+            self.refuse(turn.pinned, host.arena.node, said, gpu)
+            return False
+        return True
+
     def verify(self, pinned: bool, progress: Callable[[str], None]) -> None:
         """There and back again: the same bytes, and the pages still in their place."""
         for node, arena in self.arenas.items():
+            os.sched_setaffinity(0, self.cpus[node])
             for gpu, pci in enumerate(self.copier.gpus):
                 if self.why(pinned, node, gpu) is not None:
                     continue
@@ -268,13 +279,13 @@ class _Copies:
                 host = self.host(node, gpu)
                 wrong = self.differs(gpu, host)
                 if wrong is not None:
-                    self.refuse(pinned, node, problem(*wrong), gpu)
+                    self.refuse(pinned, node, wrong, gpu)
             try:
                 arena.check()
             except Misplaced as error:
                 self.refuse(pinned, node, error.problem)
 
-    def differs(self, gpu: int, host: Host) -> tuple[str, str] | None:
+    def differs(self, gpu: int, host: Host) -> Problem | None:
         pattern = os.urandom(4096) * (host.size // 4096)
         pci = self.copier.gpus[gpu]
         try:
@@ -285,10 +296,11 @@ class _Copies:
             self.copier.start(gpu, host, False)
             self.copier.wait(gpu)
         except CopyError as error:
-            return "copy-failed", f"{pci}: {error}"
+            return problem("copy-failed", f"{pci}: {error}")
         if bytes(host.view) == pattern:
             return None
-        return "bytes-differ", f"{pci}: {host.size} bytes came back from the GPU changed"
+        cause = f"{pci}: of {host.size} bytes some came back from the GPU changed"
+        return problem("bytes-differ", cause)
 
     def results(self) -> tuple[Copy, ...]:
         own = dict(self.site.gpu_nodes)
