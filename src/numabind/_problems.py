@@ -212,7 +212,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Neither the firmware nor the driver says which NUMA node the device hangs off, and this "
         "machine has several. Nothing is bound: a guess would be wrong for half of the GPUs.",
         "In a VM, have the host expose the topology (PXB with numa_node); else name the place in "
-        "a NUMABIND_MAP file.",
+        "a NUMABIND_MAP file, or let numabind calibrate find it.",
     ),
     "no-package": (
         "The kernel does not say which package (socket) these CPUs belong to, so socket falls back "
