@@ -11,7 +11,7 @@ DEV := axe-playwright-python hypothesis mypy nvidia-ml-py pytest pytest-timeout 
 TORCH := torch==2.13.0
 LAUNCHERS := accelerate deepspeed ray
 
-.PHONY: demo test lint bench setup docs clean
+.PHONY: demo test lint bench fuzz setup docs clean
 
 $(VENV)/made: pyproject.toml scripts/numabind $(shell find src -name '*.py' -o -name '*.css')
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -53,6 +53,12 @@ bench: setup
 	@$(BIN)/python benchmarks/discovery.py
 	@$(BIN)/python benchmarks/scaling.py
 	@$(BIN)/python benchmarks/status.py
+	@$(BIN)/python benchmarks/pool.py
+	@$(BIN)/python benchmarks/optimizer.py
+
+# FUZZ_SECONDS=600 by default; ARGS='trees maps' for some targets only.
+fuzz: $(VENV)/dev
+	@cd tests && ../$(BIN)/python -W error -m fuzz $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -110,4 +110,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # It would have each start compile numabind again; installers write bytecode.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.exit(main())

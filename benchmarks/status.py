@@ -3,8 +3,9 @@
     python benchmarks/status.py [GIB ...]        (default: 4 8 16, as far as memory goes)
 
 A process fills that much memory, in pages of 4 KiB. Each figure is the median of paired runs, in
-which either goes first in turn. The in-process figure leaves out the interpreter's own start, which
-is most of what a sample costs.
+which either goes first in turn. The in-process figures leave out the interpreter's own start, which
+is most of what a sample costs; the bare interpreter stands beside them. Bytecode is written first,
+as installers do: with PYTHONDONTWRITEBYTECODE each start would compile numabind again.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def main() -> None:
     print(
         "                      median ms over", rounds, "rounds; ratios to numastat of each round"
     )
-    print(" GiB  numastat    sample      numa_maps    sample in process")
+    heads = ("sample", "numa_maps", "bare Python", "in process: sample", "numa_maps")
+    print(" GiB  numastat  " + "  ".join(f"{head:>15}" for head in heads))
     for size in sizes:
         if available_gib() < size + 1:
             print(f"{size:4}  left out: {available_gib():.1f} GiB are free")
@@ -79,7 +81,9 @@ def main() -> None:
             "numastat": command("numastat", "-p", pid),
             "sample": command(*NUMABIND, "--pages=sample", pid),
             "numa_maps": command(*NUMABIND, "--pages=numa_maps", pid),
+            "bare": command(sys.executable, "-c", "pass"),
             "inside": partial(_pages.count_sample, holder.pid),
+            "inside all": partial(_pages.count_all, holder.pid),
         }
         times: dict[str, list[float]] = {name: [] for name in ways}
         for number in range(rounds):
@@ -89,13 +93,15 @@ def main() -> None:
         holder.kill()
         holder.wait()
         cells = []
-        for name in ("sample", "numa_maps", "inside"):
+        for name in list(ways)[1:]:
             pairs = zip(times[name], times["numastat"], strict=True)
             ratio = statistics.median(mine / theirs for mine, theirs in pairs)
-            cells.append(f"{statistics.median(times[name]):6.1f} ({ratio:.3f})")
+            cells.append(f"{statistics.median(times[name]):7.1f} ({ratio:.3f})")
         print(f"{size:4}  {statistics.median(times['numastat']):7.1f}  " + "  ".join(cells))
 
 
 if __name__ == "__main__":
-    os.environ.pop("NUMABIND_SNAPSHOT", None)
+    for variable in ("NUMABIND_SNAPSHOT", "PYTHONDONTWRITEBYTECODE"):
+        os.environ.pop(variable, None)
+    command(*NUMABIND, str(os.getpid()))()
     main()

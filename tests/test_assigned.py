@@ -11,12 +11,13 @@ from numabind import BindError, MachineError
 from numabind._assigned import Assigned, assigned_by_ray, runs_in_worker
 from numabind._bind import Request, seat_of
 from numabind._discover import as_shown_here
+from numabind._handle import Handle
 from numabind._options import Options
 from numabind._plan import plan_seats
 from numabind._problems import problem
 from numabind._resolve import Seat, seat_assigned
 from numabind._sysfs import Root
-from numabind._visible import Handle, visible_if_given
+from numabind._visible import visible_if_given
 from numabind._worker import detect
 from samples import gpu, machine, with_devices
 

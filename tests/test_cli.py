@@ -16,6 +16,7 @@ from machines.shapes import SHAPES
 from samples import CPUS, pretend
 
 SELF = "/proc/self/status"
+IDS = {"vendor_id": "0x15b3", "device_id": "0x1021"}
 
 
 def numabind(*words: object, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -43,6 +44,11 @@ BAD_INPUT = {
     "no such root": (["show", "--root", "/nonexistent"], "--root /nonexistent"),
     "no such snapshot": (["plan", "--snapshot", "/nonexistent"], "/nonexistent"),
     "not a snapshot": (["plan", "--snapshot", "/proc/version"], "/proc/version"),
+    "near nothing here": (["run", "--near", "mlx5_77", "--", "true"], "mlx5_77"),
+    "near two words": (["plan", "--near", "a b"], "near 'a b'"),
+    "near and GPU": (["run", "--near", "eth0", "--gpu", "0", "--", "true"], "name one of the two"),
+    "device of no vendor": (["run", "--gpu", "xyz:0", "--", "true"], "GPU 'xyz:0'"),
+    "absent XPU": (["run", "--gpu", "xpu:7", "--", "true"], "xpu:7"),
     "malformed GPU": (["run", "--gpu", "first", "--", "true"], "GPU 'first'"),
     "absent GPU": (["run", "--gpu", "0000:00:00.7", "--", "true"], "0000:00:00.7"),
     "no command": (["run"], "no command"),
@@ -313,6 +319,33 @@ def test_a_hand_made_snapshot_places_workers_of_this_machine(tmp_path: Path) -> 
         )
         assert done.stdout.split() == ["Cpus_allowed_list:", str(cpu)]
         assert f"rank {rank} bound, gpu 0000:0{rank}:00.0, node {rank}" in done.stderr
+
+
+def test_a_worker_without_a_gpu_is_bound_next_to_a_nic(tmp_path: Path) -> None:
+    file = pretend(tmp_path)
+    machine = json.loads(file.read_text())
+    machine["nics"] = [{"pci": "0000:0a:00.0", "node": 1, "names": ["mlx5_0"]} | IDS]
+    machine["disks"] = [{"pci": "0000:0b:00.0", "node": 0, "names": ["nvme0"]} | IDS]
+    file.write_text(json.dumps(machine))
+    for name, cpu in (("mlx5_0", CPUS[-1]), ("nvme0", CPUS[0]), ("0a:00.0", CPUS[-1])):
+        done = numabind("run", "--near", name, "--", "cat", SELF, NUMABIND_SNAPSHOT=str(file))
+        assert f"Cpus_allowed_list:\t{cpu}\n" in done.stdout
+        assert f"cpus {cpu}" in done.stderr, done.stderr
+    seen = numabind("plan", "--snapshot", file, "--near", "mlx5_0", "--workers", "2", "--json")
+    assert [p["node"] for p in json.loads(seen.stdout)["placements"]] == [1, 1]
+
+
+def test_launch_takes_its_workers_next_to_a_disk(tmp_path: Path) -> None:
+    file = pretend(tmp_path)
+    machine = json.loads(file.read_text())
+    machine["disks"] = [{"pci": "0000:0b:00.0", "node": 1, "names": ["nvme0"]} | IDS]
+    file.write_text(json.dumps(machine))
+    code = "import os; print(sorted(os.sched_getaffinity(0)))"
+    script = f"LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 {sys.executable} -c '{code}'"
+    done = numabind(
+        *("launch", "--near", "nvme0", "--", "sh", "-c", script), NUMABIND_SNAPSHOT=str(file)
+    )
+    assert done.stdout == f"[{CPUS[-1]}]\n", done.stderr
 
 
 def test_a_snapshot_of_another_boot_is_ignored_and_named(tmp_path: Path) -> None:

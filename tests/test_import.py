@@ -103,6 +103,24 @@ _cli.main(["run", "--quiet", "--", "true"])
 """
 
 
+STATUS = """
+import os, sys
+before = set(sys.modules)
+from numabind import _cli
+assert _cli.main(["status", "--pages", "sample", str(os.getpid())]) == 0
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_a_status_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STATUS], capture_output=True, text=True, check=True, env={}
+    )
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "numabind._syscalls" in loaded
+    assert loaded & (HEAVY | {"array", "numabind._plan", "numabind._bind"}) == set()
+
+
 def test_a_run_imports_nothing_heavy() -> None:
     done = subprocess.run(
         [sys.executable, "-c", RUN], capture_output=True, text=True, check=True, env={}

@@ -21,9 +21,12 @@ ORDER = [
         "_sysfs",
         "_pci",
     ),
-    *("_vendors", "_vendors.nvidia", "_vendors.amd", "_visible", "_worker", "_discover"),
+    *("_handle", "_near", "_vendors", "_vendors.nvidia", "_vendors.amd", "_vendors.intel"),
+    *("_vendors.others", "_visible", "_worker", "_discover"),
     *("_resolve", "_options", "_placement", "_plan", "_inherited", "_syscalls", "_residency"),
-    *("_apply", "_assigned", "_binding", "_bind", "_spawn", "_bound", "ray", "torch"),
+    *("_apply", "_assigned", "_binding", "_bind", "_spawn", "_bound", "ray", "_home", "_slab"),
+    *("torch._loader", "torch._cuda", "torch._pool", "torch._rehome", "torch._threads"),
+    *("torch._activations", "torch._setup", "torch"),
     *("_process", "_finding", "_proc", "_pages", "_holders", "_status"),
     *("_doctor.scene", "_doctor.kernel", "_doctor.firmware", "_doctor.limits"),
     *("_doctor.environment", "_doctor.devices", "_doctor", "_doctor.__main__"),
@@ -38,7 +41,9 @@ ORDER = [
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.
 DISPATCHERS = {
-    "_vendors": {"_vendors", "_vendors.nvidia", "_vendors.amd"},
+    "_vendors": {
+        *("_vendors", "_vendors.nvidia", "_vendors.amd", "_vendors.intel", "_vendors.others")
+    },
     "_doctor": {"_doctor"},
     # The records' JSON has the verdict in it.
     "_bench": {"_bench"},

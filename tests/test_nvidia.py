@@ -13,7 +13,7 @@ import pytest
 import nvml_stub
 from machines.build import build
 from machines.shapes import SHAPES
-from numabind._machine import Node
+from numabind._machine import Node, Partition
 from numabind._pci import place
 from numabind._record import replace
 from numabind._sysfs import Root
@@ -82,8 +82,8 @@ def test_two_gpus_in_nvml_order_with_a_wide_domain(library: Path) -> None:
 def test_mig_instances_belong_to_their_gpu(library: Path) -> None:
     facts = ask(library, H100.replace("mig=0", "mig=1") + MIG)
     assert facts["0000:17:00.0"]["partitions"] == [
-        {"uuid": "MIG-01", "gpu_instance": 1, "compute_instance": 0},
-        {"uuid": "MIG-02", "gpu_instance": 2, "compute_instance": 0},
+        Partition("MIG-01", 1, 0).__dict__,
+        Partition("MIG-02", 2, 0).__dict__,
     ]
 
 
@@ -272,7 +272,8 @@ from numabind._holders import holders
 from numabind._machine import Allowed, Device, Machine
 devices = tuple(Device(pci, "nvidia") for pci in ("0000:17:00.0", "10000:b3:00.0"))
 machine = Machine((), (), devices=devices, allowed=Allowed(frozenset(), frozenset()))
-print(json.dumps({pid: [sorted(gpus), source] for pid, (gpus, source) in holders(machine).items()}))
+found = holders(machine).found.items()
+print(json.dumps({pid: [sorted(gpus), source] for pid, (gpus, source) in found}))
 assert "libcuda" not in open("/proc/self/maps").read()
 """
 

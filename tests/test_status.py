@@ -20,6 +20,8 @@ from typing_extensions import Self
 import numabind
 from launchers.pretend import ADDRESSES, CPUS, HALVES, write_snapshot
 from numabind import _holders, _pages, _proc
+from numabind._arguments import StatusArguments, lean_status
+from numabind._parser import make_parser
 from numabind._process import Pages, Process, Stray
 from numabind._report.status import prometheus_text, size, status_text
 from numabind._residency import parse_numa_maps
@@ -170,6 +172,97 @@ def test_bad_input_is_one_line(environ: dict[str, str], words: tuple[str, ...], 
     assert said in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ([], {}),
+        (["7", "8", "--json"], {"pids": (7, 8), "json": True}),
+        (["--tree=7", "--pages", "sample"], {"tree": 7, "method": "sample"}),
+        (["--min-local", "0.95", "--prometheus"], {"min_local": 0.95, "prometheus": True}),
+    ],
+)
+def test_plain_words_are_read_as_argparse_reads_them(
+    words: list[str], read: dict[str, Any]
+) -> None:
+    wanted = StatusArguments(**read)
+    assert lean_status(["status", *words]) == wanted
+    parsed = make_parser().parse_args(["status", *words])
+    assert tuple(parsed.pids) == wanted.pids
+    for name in ("tree", "method", "min_local", "prometheus"):
+        assert getattr(parsed, name) == getattr(wanted, name)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["-h"], ["x"], ["-7"], ["--tree"], ["--pages", "all"], ["--min-local=2"], ["--min-local=nan"],
+     ["--pa", "sample"], ["--", "7"], ["--json=1"], ["٧"], ["9" * 10]],
+)  # fmt: skip
+def test_other_words_are_left_to_argparse(words: list[str]) -> None:
+    assert lean_status(["status", *words]) is None
+
+
+def test_one_number_is_one_process() -> None:
+    (process,) = numabind.status(os.getpid()).processes
+    assert process.pid == os.getpid()
+
+
+ENDED_LEADER = """
+import ctypes, threading, time
+memory = bytearray(32 << 20)
+def stay():
+    print("ready", flush=True)
+    time.sleep(60)
+threading.Thread(target=stay).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_ended() -> None:
+    with subprocess.Popen([sys.executable, "-c", ENDED_LEADER], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        while _proc.status(child.pid)["State"][0] != "Z":
+            time.sleep(0.01)
+        (process,) = numabind.status(child.pid).processes
+        child.kill()
+    assert process.pages is not None
+    assert process.pages.resident >= 32 << 20
+
+
+UNPRIVILEGED = """
+import os
+from numabind import _holders, _proc
+if os.fork():
+    os.wait()
+else:
+    os.setuid(12345)
+    print(_proc.may_trace(), _holders._unseen({}) > _holders._unseen({os.getppid(): ()}) >= 0)
+"""
+
+
+def test_other_users_processes_are_counted() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNPRIVILEGED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False True\n"
+    assert _proc.may_trace()
+    assert _holders._unseen({}) == 0
+
+
+def test_nothing_is_near_where_near_is_not_known() -> None:
+    assert Process(7, "x", threads=3).as_dict()["threads_near"] is None
+
+
+def test_a_number_of_another_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = os.readlink
+    monkeypatch.setattr(
+        os, "readlink", lambda path: "pid:[4026532999]" if path.endswith("ns/pid") else read(path)
+    )
+    with open("/dev/null"):
+        assert _holders._is_stranger(os.getpid())
+    assert not _holders._is_stranger(1 << 22)
+
+
 def test_wrong_arguments() -> None:
     for wrong in ({"method": "guess"}, {"pids": [0]}, {"tree": -1}, {"pids": ["1"]}):
         with pytest.raises(numabind.UsageError):
@@ -264,7 +357,11 @@ def test_draws_are_spread_over_all_that_is_mapped(
     for number, (pages, gap) in enumerate(sizes):
         ranges.append(_pages.Range(address, address + pages * 4096, str(number)))
         address += (pages + gap) * 4096
-    pages, kinds = _pages.drawn(ranges, draws, random.randbytes(4 * draws))
+    pages, spans = _pages.drawn(ranges, draws, random.randbytes(4 * draws))
+    starts = [0, *(end for _, end in spans)]
+    kinds = [
+        kind for start, (kind, end) in zip(starts, spans, strict=False) for _ in range(start, end)
+    ]
     assert len(pages) == len(kinds) == draws
     total = sum(size for size, _ in sizes)
     before, flat = 0, {}

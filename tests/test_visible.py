@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from numabind._handle import find_uuid
 from numabind._machine import Partition
-from numabind._visible import find_uuid, present_devices, visible, worker_devices
+from numabind._visible import present_devices, visible, worker_devices
 from samples import gpu, machine, with_devices
 
 # Four equal GPUs: UUIDs GPU-000-aa … GPU-333-aa.
@@ -143,6 +144,23 @@ ROCM = {
     "ROCR left too few": ({"ROCR_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "1"}, []),
     "HIP's list ends": ({"HIP_VISIBLE_DEVICES": "0,-1,1"}, [0]),
     "ROCR hides all": ({"ROCR_VISIBLE_DEVICES": ""}, []),
+    # What ROCr's and HIP's sources do where CUDA does otherwise.
+    "ROCR ends at a repeated one": ({"ROCR_VISIBLE_DEVICES": "2,0,2,1"}, [2, 0]),
+    "ROCR reads no more entries than GPUs": ({"ROCR_VISIBLE_DEVICES": "0,1,2,3,0"}, [0, 1, 2, 3]),
+    "ROCR in hexadecimal": ({"ROCR_VISIBLE_DEVICES": "0x2"}, [2]),
+    "ROCR in octal": ({"ROCR_VISIBLE_DEVICES": "010,1"}, []),
+    "ROCR with spaces": ({"ROCR_VISIBLE_DEVICES": " 3 , 1 "}, [3, 1]),
+    "ROCR in small letters": ({"ROCR_VISIBLE_DEVICES": "gpu-111-AA"}, [1]),
+    "ROCR: no UUID": ({"ROCR_VISIBLE_DEVICES": "1,GPU-,2"}, [1]),
+    "ROCR: another vendor's word": ({"ROCR_VISIBLE_DEVICES": "all"}, []),
+    "HIP: empty is not set": ({"HIP_VISIBLE_DEVICES": ""}, [0, 1, 2, 3]),
+    "HIP: empty, so CUDA's": ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "3"}, [3]),
+    "HIP: a repeated one counts once": ({"HIP_VISIBLE_DEVICES": "2,0,2,1"}, [2, 0, 1]),
+    "HIP takes no spaces": ({"HIP_VISIBLE_DEVICES": "0, 1"}, [0]),
+    "HIP takes no zero before": ({"HIP_VISIBLE_DEVICES": "1,02"}, [1]),
+    "HIP by UUID": ({"HIP_VISIBLE_DEVICES": "GPU-333-aa,1"}, [3, 1]),
+    "HIP: no such UUID": ({"HIP_VISIBLE_DEVICES": "GPU-9,1"}, []),
+    "NVIDIA's order has no say": ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, [0, 1, 2, 3]),
 }
 
 
@@ -157,6 +175,10 @@ OTHERS = {
     "Level Zero: subdevices": (INTEL, {"ZE_AFFINITY_MASK": "1.0,1.1"}, [1]),
     "Level Zero: CUDA's variable has no say": (INTEL, {"CUDA_VISIBLE_DEVICES": "1"}, [0, 1, 2, 3]),
     "Habana: numbers": (GAUDI, {"HABANA_VISIBLE_DEVICES": "3,0"}, [3, 0]),
+    "Habana: an index that is not there": (GAUDI, {"HABANA_VISIBLE_DEVICES": "1,9,0"}, [1]),
+    "Level Zero: empty is not set": (INTEL, {"ZE_AFFINITY_MASK": ""}, [0, 1, 2, 3]),
+    "Level Zero: repeated": (INTEL, {"ZE_AFFINITY_MASK": "3,3"}, [3]),
+    "Level Zero: none": (INTEL, {"ZE_AFFINITY_MASK": "7"}, []),
     "Habana: all": (GAUDI, {"HABANA_VISIBLE_DEVICES": "all"}, [0, 1, 2, 3]),
     "NVIDIA: HIP's variable has no say": (FOUR, {"HIP_VISIBLE_DEVICES": "1"}, [0, 1, 2, 3]),
 }

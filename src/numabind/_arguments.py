@@ -1,6 +1,9 @@
-"""The flags of `run` and `launch`: one table, read by argparse and by a small loop here."""
+"""What is read without argparse, for a quick start: `run`, `launch`, `status`."""
 
 from __future__ import annotations
+
+from numabind._options import METHODS
+from numabind._record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +24,11 @@ PLACING: dict[str, tuple[str, Any, str]] = {
     "--memory": ("memory", "POLICY", _MEMORY_HELP),
     "--no-smt": ("smt", False, "the first SMT sibling of each core only"),
     "--reserve": ("reserve", int, "cores of each node left to the system (default 0)"),
+    "--near": (
+        "near",
+        "DEVICE",
+        "workers without a GPU: next to this NIC or disk (mlx5_0, nvme0, eth0, a PCI address)",
+    ),
     "--share": ("share", "HOW", "more workers than devices: deal them in a block or cyclic"),
 }
 RUNNING: dict[str, tuple[str, Any, str]] = {
@@ -75,13 +83,65 @@ def lean(  # noqa: C901 (one loop over words)
             value = words[position]
             position += 1
         if kind is int:
-            if not (value.isascii() and value.isdigit() and len(value) < 10):
+            if not _whole(value):
                 return None
             values[name] = int(value)
         else:
             values[name] = value
     command = words[position:]
     return (words[0], values, command) if command else None
+
+
+@record
+class StatusArguments:
+    """What `status` was asked: which processes, how to count, and the form of the answer."""
+
+    pids: tuple[int, ...] = ()
+    tree: int | None = None
+    method: str = "auto"
+    min_local: float | None = None
+    prometheus: bool = False
+    json: bool = False
+
+
+def lean_status(words: list[str]) -> StatusArguments | None:
+    """Read "status [PID…] [options]"; None for whatever argparse should see."""
+    if words[:1] != ["status"]:
+        return None
+    values: dict[str, Any] = {}
+    pids: list[int] = []
+    rest = iter(words[1:])
+    for word in rest:
+        if word in ("--json", "--prometheus"):
+            values[word[2:]] = True
+            continue
+        if _whole(word):
+            pids.append(int(word))
+            continue
+        flag, equals, value = word.partition("=")
+        value = value if equals else next(rest, "")
+        if flag == "--tree" and _whole(value):
+            values["tree"] = int(value)
+        elif flag == "--pages" and value in METHODS:
+            values["method"] = value
+        elif flag == "--min-local" and (share := read_share(value)) is not None:
+            values["min_local"] = share
+        else:
+            return None
+    return StatusArguments(tuple(pids), **values)
+
+
+def _whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
+
+
+def read_share(text: str) -> float | None:
+    """A share from 0 to 1; None for anything else."""
+    try:
+        share = float(text)
+    except ValueError:
+        return None
+    return share if 0 <= share <= 1 else None
 
 
 def given(parsed: argparse.Namespace, table: dict[str, tuple[str, Any, str]]) -> dict[str, Any]:

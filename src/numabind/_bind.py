@@ -18,21 +18,16 @@ from numabind._options import Options, make_options, options_of
 from numabind._placement import Placement
 from numabind._problems import HARMLESS, NOTES, Problem, problem
 from numabind._record import record, replace
-from numabind._resolve import Seat, check_named, find_gpu, seat_assigned, seat_of_rank
+from numabind._resolve import Seat, check_named, find_gpu, seat_assigned, seat_near, seat_of_rank
 from numabind._sysfs import is_linux
-from numabind._visible import visible, visible_if_given, worker_devices
-from numabind._worker import detect
+from numabind._visible import kinds_of, visible, visible_if_given, worker_devices
+from numabind._worker import MARK, detect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# Set for what a bound process starts: "PID BORN GIVEN DEVICE THREADS CHOICES". The same PID is this
-# process after exec; another is a child of a bound worker. It counts only while the mask is still
-# GIVEN: a variable that travelled to another machine, or a mask that somebody changed since
-# (taskset, a cpuset), says nothing about this process.
-MARK = "NUMABIND_BOUND"
 OMP = "OMP_NUM_THREADS"
 
 
@@ -77,9 +72,10 @@ def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) 
     process was born with. Call it first thing, before CUDA and thread pools start.
 
     `gpu` is a UUID (or a unique beginning), a PCI address, a MIG UUID, or an ordinal among the
-    visible devices; without it the worker has what Ray assigned to this task or actor, else its
-    device follows from `local_rank`, else from the launcher's variables. `options` are the fields
-    of `Options`; NUMABIND_MODE, NUMABIND_MEMORY and NUMABIND_STRICT give defaults.
+    visible devices ("1", or as PyTorch says "cuda:1", "xpu:0"); without it the worker has what Ray
+    assigned to this task or actor, else its device follows from `local_rank`, else from the
+    launcher's variables. `options` are the fields of `Options`; NUMABIND_MODE, NUMABIND_MEMORY
+    and NUMABIND_STRICT give defaults.
 
     Returns the Binding, which says what is now so and what was in the way; each problem is logged
     as one WARNING (logger "numabind"), a success as one INFO line. Raises UsageError for a wrong
@@ -171,7 +167,8 @@ def machine_of(request: Request) -> Machine:
     """The machine as far as the request needs it; what is allowed is the mask at birth."""
     environ = request.environ
     caches = request.options.mode == "core-complex"
-    questions = Questions(caches=caches, network=False, runtime=False)
+    network = request.options.near is not None
+    questions = Questions(caches=caches, network=network, runtime=False)
     machine = discover_here(environ, questions)
     if _needs_runtime(machine, request):
         machine = discover_here(environ, replace(questions, runtime=True))
@@ -194,11 +191,16 @@ def addresses(pci: str | None) -> list[str]:
 
 def seat_of(machine: Machine, request: Request) -> tuple[Seat, int | None]:
     """The worker's device, and how many workers the machine has if a launcher says so."""
-    seen = visible(machine, request.environ)
+    seen = visible(machine, request.environ, kinds_of(request.gpu))
     worker = detect(request.environ)
     local_size, rank, said = worker.local_size, worker.local_rank, worker.problems
     if request.local_rank is not None:
         rank, said = request.local_rank, ()
+    if request.options.near is not None:
+        if request.gpu is not None:
+            raise UsageError("a worker has a GPU or is near another device: name one of the two")
+        seat = seat_near(machine, rank, request.options.near)
+        return replace(seat, problems=said + seat.problems), local_size
     if request.gpu is not None:
         handle, why = find_gpu(machine, seen, request.gpu)
         return Seat(rank, handle, (*said, *([why] if why else []))), local_size
@@ -245,7 +247,8 @@ def read_mark(environ: Mapping[str, str]) -> _Mark | None:
 
 def _choices(options: Options) -> str:
     """How a worker is to be placed, in one word."""
-    return f"{options.mode},{options.memory},{options.smt:d},{options.reserve},{options.share}"
+    chosen = (options.mode, options.memory, f"{options.smt:d}", options.reserve)
+    return ",".join(map(str, (*chosen, options.share, options.near)))
 
 
 def apply(planned: tuple[Machine, Placement], request: Request) -> Binding:

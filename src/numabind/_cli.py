@@ -1,7 +1,7 @@
 """The command. Each verb asks the core and prints; one place turns errors into exit codes.
 
-`run` is on the start-up path of every worker, so argparse (6 ms) is loaded only for help, mistakes
-and other verbs.
+`run` is on the start-up path of every worker and `status` is asked often, so argparse (12 ms) is
+loaded only for help, mistakes and other verbs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ from __future__ import annotations
 import os
 import sys
 
-from numabind._arguments import COMMANDS, PLACING, WORKER, given, lean
+from numabind._arguments import (
+    COMMANDS,
+    PLACING,
+    WORKER,
+    StatusArguments,
+    given,
+    lean,
+    lean_status,
+)
 from numabind._errors import BindError, MachineError, NumabindError, UsageError
 
 TYPE_CHECKING = False
@@ -18,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from numabind._handle import Visible
     from numabind._machine import Machine
     from numabind._placement import Plan
-    from numabind._visible import Visible
 
 
 class Exit:
@@ -39,6 +47,12 @@ def main(arguments: list[str] | None = None) -> int:
         if read is not None:
             verb, values, command = read
             return start(verb, values, command)
+        wanted = lean_status(words)
+        if wanted is not None:
+            from numabind._verbs import status_verb
+
+            _ready()
+            return _written(status_verb(wanted))
         return _written(_other_verbs(words))
     except BindError as error:
         return _fail(str(error), Exit.NO)
@@ -103,8 +117,9 @@ def run(values: dict[str, Any], command: list[str]) -> int:
                 raise BindError(binding.problems) from error
         else:
             for said in planned[1].problems:
-                if said.name == "device-not-found":
-                    raise UsageError(f"--gpu: {said.cause}. {said.remedy}")
+                if said.name in ("device-not-found", "near-not-found"):
+                    flag = "--gpu" if said.name == "device-not-found" else "--near"
+                    raise UsageError(f"{flag}: {said.cause}. {said.remedy}")
             binding = _bind.apply(planned, request)
         binding = _bind.with_event(binding, environ)
         if as_json:
@@ -122,9 +137,18 @@ def run(values: dict[str, Any], command: list[str]) -> int:
     return become("run", command)
 
 
-def _other_verbs(words: list[str]) -> int:
+def _ready() -> None:
+    """UsageError where there is no standard output; and no error for what it can't encode."""
     import io
 
+    if sys.stdout is None:
+        raise UsageError("standard output is closed: there is nowhere to write the answer")
+    # A name in the machine may hold what this terminal's encoding does not.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _other_verbs(words: list[str]) -> int:
     from numabind._parser import make_parser
 
     parser = make_parser()
@@ -134,11 +158,7 @@ def _other_verbs(words: list[str]) -> int:
         cut = words.index("--")
         words, command = words[:cut], words[cut + 1 :]
     parsed = parser.parse_args(words)
-    if sys.stdout is None:
-        raise UsageError("standard output is closed: there is nowhere to write the answer")
-    # A name in the machine may hold what this terminal's encoding does not.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    _ready()
     verb = parsed.verb or "overview"
     return int(_VERBS[verb](parsed, command))
 
@@ -245,7 +265,9 @@ def _snapshot(parsed: argparse.Namespace, _: list[str]) -> int:
 def _status(parsed: argparse.Namespace, _: list[str]) -> int:
     from numabind._verbs import status_verb
 
-    return status_verb(parsed)
+    names = ("pids", "tree", "method", "min_local", "prometheus")
+    values = {name: getattr(parsed, name) for name in names}
+    return status_verb(StatusArguments(**values, json=getattr(parsed, "json", False)))
 
 
 def _report(parsed: argparse.Namespace, _: list[str]) -> int:

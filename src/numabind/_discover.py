@@ -7,8 +7,8 @@ import os
 from numabind._address import parse_address
 from numabind._cpulist import format_list
 from numabind._errors import MachineError, UsageError
-from numabind._machine import Allowed, Device, Machine, Node
-from numabind._pci import Override, parse_map, place, read_devices, read_nics
+from numabind._machine import Allowed, Device, Machine, Node, Partition
+from numabind._pci import Override, parse_map, place, read_bridges, read_devices, read_nics
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._sysfs import (
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Questions:
     """What the caller wants to know; the rest is not read.
 
-    `caches`: L3 groups. `network`: NICs. `runtime`: NVML may be asked (slow: it loads the driver's
-    library). `overrides`: the lines of NUMABIND_MAP.
+    `caches`: L3 groups. `network`: NICs, disks and the PCI tree. `runtime`: NVML may
+    be asked (slow: it loads the driver's library). `overrides`: the lines of NUMABIND_MAP.
     """
 
     caches: bool = True
@@ -74,6 +74,10 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
         memory = place_to_read.parse("proc/meminfo", parse_meminfo)
         nodes = (Node(0, online, memory, (10,), "cpu"),)
     devices, problems = _placed(devices, nodes, online, driver_nodes, questions)
+    if questions.network:
+        devices = tuple(
+            replace(device, bridges=read_bridges(place_to_read, device.pci)) for device in devices
+        )
     return Machine(
         nodes=nodes,
         cpus=read_cpus(place_to_read, online, nodes, questions.caches),
@@ -83,6 +87,7 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
         offline_cpus=read_offline(place_to_read, online),
         nics=read_nics(place_to_read, nodes) if questions.network else (),
         problems=said + overlaps + problems,
+        disks=read_nics(place_to_read, nodes, "0x0108") if questions.network else (),
     )
 
 
@@ -234,13 +239,18 @@ def as_shown_here(devices: tuple[Device, ...], here: Root) -> tuple[Device, ...]
     A device cgroup (Slurm's ConstrainDevices) hides some from a job, and the snapshot may have been
     taken outside of it, or inside another.
     """
-    from numabind._vendors.nvidia import read_proc
+    from numabind._vendors import identify
 
-    facts = read_proc(here)
+    now = {device.pci: device for device in identify(here, devices, runtime=False).devices}
     return tuple(
-        replace(device, index=facts[device.pci].index) if device.pci in facts else device
+        replace(device, index=now[device.pci].index, partitions=_as_now(device, now[device.pci]))
         for device in devices
     )
+
+
+def _as_now(old: Device, new: Device) -> tuple[Partition, ...]:
+    """Partitions as the files have them; MIG instances, which only NVML knows, as they were."""
+    return old.partitions if old.vendor == "nvidia" else new.partitions
 
 
 def _allowed_within(here: Root, machine: Machine, online: frozenset[int]) -> Allowed:
@@ -295,14 +305,12 @@ def readable_or_problem(error: MachineError) -> Problem:
 
 def anonymous(machine: Machine) -> Machine:
     """The machine without what names it: host name, boot id, UUIDs. Its shape stays."""
-    from numabind._machine import Partition
-
     devices = tuple(
         replace(
             device,
             uuid=None,
             partitions=tuple(
-                Partition(f"MIG-{number}", part.gpu_instance, part.compute_instance)
+                replace(part, uuid=f"MIG-{number}" if part.uuid.startswith("MIG-") else "")
                 for number, part in enumerate(device.partitions)
             ),
         )

@@ -7,6 +7,7 @@ import os
 from numabind import _proc
 from numabind._address import parse_address
 from numabind._machine import Device, Machine
+from numabind._record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,17 +15,36 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def holders(
-    machine: Machine, pids: Iterable[int] | None = None
-) -> dict[int, tuple[frozenset[str], str]]:
-    """For each process that holds a GPU: the PCI addresses, and "nvml" or "files", who says so.
+_FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of include/linux/proc_ns.h
 
-    With `pids` only those are looked at.
+
+@record
+class Holders:
+    """Who holds GPUs, and who could not be seen.
+
+    `found`: for each process the PCI addresses, and "nvml" or "files", who says so. `strangers`
+    are numbers by NVML that mean a process of another PID namespace, though one here has the same;
+    `unseen` counts other users' processes whose files this process may not see.
+    """
+
+    found: dict[int, tuple[frozenset[str], str]]
+    strangers: tuple[int, ...] = ()
+    unseen: int = 0
+
+
+def holders(machine: Machine, pids: Iterable[int] | None = None) -> Holders:
+    """Who holds a GPU; with `pids` only those are looked at.
 
     Files of other users' processes can only be seen with CAP_SYS_PTRACE. /dev/kfd is all AMD GPUs'
     at once, so it counts only where a process has no file of a single one.
     """
-    found = {pid: (devices, "nvml") for pid, devices in _by_nvml(machine).items()}
+    listed = _by_nvml(machine)
+    strangers = tuple(pid for pid in listed or {} if _is_stranger(pid))
+    found = {
+        pid: (devices, "nvml") for pid, devices in (listed or {}).items() if pid not in strangers
+    }
+    others = any(d.computes and (listed is None or d.vendor != "nvidia") for d in machine.devices)
+    unseen = _unseen(found) if pids is None and others else 0
     files = device_files(machine.devices)
     amd = frozenset(d.pci for d in machine.devices if d.vendor == "amd" and d.computes)
     for pid in _proc.processes() if pids is None else pids:
@@ -32,7 +52,32 @@ def holders(
             opened = opened_by(pid, files, amd)
             if opened:
                 found[pid] = (opened, "files")
-    return found
+    return Holders(found, strangers, unseen)
+
+
+def _is_stranger(pid: int) -> bool:
+    """Whether a number by NVML, which counts as the host does, is of an unrelated process here."""
+    try:
+        if os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE:
+            return False
+    except OSError:
+        return False
+    opened = _proc.open_files(pid)
+    return bool(opened) and not any(path.startswith("/dev/nvidia") for path in opened)
+
+
+def _unseen(found: dict[int, tuple[frozenset[str], str]]) -> int:
+    """How many processes of other users can't be looked at; kernel threads have no VmSize."""
+    if _proc.may_trace():
+        return 0
+    count = 0
+    for pid in _proc.processes():
+        try:
+            other = os.stat(f"/proc/{pid}").st_uid != os.geteuid()
+        except OSError:
+            continue  # it ended
+        count += other and pid not in found and "VmSize" in _proc.status(pid)
+    return count
 
 
 def opened_by(pid: int, files: dict[str, str], amd: frozenset[str]) -> frozenset[str]:
@@ -60,24 +105,24 @@ def device_files(devices: tuple[Device, ...]) -> dict[str, str]:
     return files
 
 
-def _by_nvml(machine: Machine) -> dict[int, frozenset[str]]:
-    """NVML's compute and graphics processes; {} where NVML does not answer."""
+def _by_nvml(machine: Machine) -> dict[int, frozenset[str]] | None:
+    """NVML's compute and graphics processes; None where NVML does not answer."""
     if not any(d.vendor == "nvidia" and d.computes for d in machine.devices):
-        return {}
+        return None
     try:
         import pynvml
     except ImportError:
-        return {}
+        return None
     if not hasattr(pynvml, "NVMLError"):
-        return {}  # another module of that name
+        return None  # another module of that name
     try:
         pynvml.nvmlInit()
     except (pynvml.NVMLError, OSError):
-        return {}
+        return None
     try:
         return _ask(pynvml)
     except pynvml.NVMLError:
-        return {}
+        return None
     finally:
         pynvml.nvmlShutdown()
 

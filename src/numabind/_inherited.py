@@ -13,7 +13,7 @@ from numabind._placement import Placement
 from numabind._plan import plan_seats
 from numabind._problems import problem
 from numabind._record import replace
-from numabind._resolve import Seat, seat_of_rank
+from numabind._resolve import Seat, seat_near, seat_of_rank
 from numabind._sysfs import Root, read_cpuset
 from numabind._visible import visible
 
@@ -90,6 +90,9 @@ def place_all(
     machine: Machine, options: Options, environ: Mapping[str, str], workers: int | None
 ) -> tuple[Placement, ...]:
     """The places of all workers; by default one for each device that this environment shows."""
+    if options.near is not None:
+        seats = tuple(seat_near(machine, rank, options.near) for rank in range(workers or 1))
+        return place(machine, seats, options, environ)
     seen = visible(machine, environ)
     count = workers or max(1, len(seen.handles))
     ranks = range(count)

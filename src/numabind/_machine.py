@@ -56,11 +56,18 @@ class Node:
 
 @record
 class Partition:
-    """A part of a device with an identity of its own: a MIG instance."""
+    """A part of a device that a runtime counts or names: MIG instance, AMD partition, Intel tile.
+
+    `uuid` is "" where it has none of its own; `number` counts within the device, `index` is the
+    runtime's among all devices and partitions, `minor` that of its render node.
+    """
 
     uuid: str
     gpu_instance: int | None = None
     compute_instance: int | None = None
+    number: int | None = None
+    index: int | None = None
+    minor: int | None = None
 
 
 @record
@@ -70,8 +77,9 @@ class Device:
     `node` is the NUMA node it hangs off, after the rules of docs/placement.md, `node_source` which
     rule answered; `numa_node` is the firmware's own word (-1 is "unknown"). `memory_node` is the
     GPU's own memory where that is a NUMA node (GB200), never a target for host memory. `index` is
-    the driver's (NVML), never a CUDA ordinal. `computes` is False for a display adapter that no
-    worker can use (a BMC's VGA).
+    the driver's (NVML, KFD), never a CUDA ordinal; `module` a Gaudi's place on its board.
+    `computes` is False for a display adapter that no worker can use (a BMC's VGA). `bridges` is the
+    way from the host bridge down to it, () if not read; `partitioning` AMD's modes ("CPX/NPS4").
     """
 
     pci: str
@@ -92,13 +100,17 @@ class Device:
     driver: str | None = None
     memory_node: int | None = None
     partitions: tuple[Partition, ...] = ()
+    module: int | None = None
+    partitioning: str | None = None
+    bridges: tuple[str, ...] = ()
 
 
 @record
 class Nic:
-    """One network function on the PCI bus (class 02xx).
+    """One network function (class 02xx) or NVMe controller (0108) on the PCI bus.
 
-    `names` are its RDMA device and network interfaces as the kernel calls them ("mlx5_0", "eth0").
+    `names` are its RDMA device, network interfaces or disks as the kernel calls them ("mlx5_0",
+    "eth0", "nvme0", "nvme0n1"); `rdma` says that it has an RDMA device. `bridges` as a Device's.
     """
 
     pci: str
@@ -106,6 +118,8 @@ class Nic:
     names: tuple[str, ...] = ()
     vendor_id: int = 0
     device_id: int = 0
+    rdma: bool = False
+    bridges: tuple[str, ...] = ()
 
 
 @record
@@ -139,6 +153,7 @@ class Machine:
     offline_cpus: frozenset[int] = frozenset()
     nics: tuple[Nic, ...] = ()
     problems: tuple[Problem, ...] = ()
+    disks: tuple[Nic, ...] = ()
 
     def node(self, number: int) -> Node | None:
         """The node with this number, or None."""
@@ -171,16 +186,8 @@ class Machine:
             "cpus": [dict(cpu.__dict__) for cpu in self.cpus],
             "offline_cpus": format_list(self.offline_cpus),
             "devices": [_device_as_dict(device) for device in self.devices],
-            "nics": [
-                {
-                    "pci": nic.pci,
-                    "node": nic.node,
-                    "names": list(nic.names),
-                    "vendor_id": f"0x{nic.vendor_id:04x}",
-                    "device_id": f"0x{nic.device_id:04x}",
-                }
-                for nic in self.nics
-            ],
+            "nics": [_nic_as_dict(nic) for nic in self.nics],
+            "disks": [_nic_as_dict(disk) for disk in self.disks],
             "allowed": {
                 "cpus": format_list(self.allowed.cpus),
                 "nodes": format_list(self.allowed.nodes),
@@ -235,7 +242,21 @@ def _device_as_dict(device: Device) -> dict[str, Any]:
         "local_cpus": None if near is None else format_list(near),
         "near_nodes": list(device.near_nodes),
         "partitions": [dict(part.__dict__) for part in device.partitions],
+        "bridges": list(device.bridges),
     }
+
+
+def _nic_as_dict(nic: Nic) -> dict[str, Any]:
+    return {
+        **nic.__dict__,
+        "names": list(nic.names),
+        "vendor_id": f"0x{nic.vendor_id:04x}",
+        "device_id": f"0x{nic.device_id:04x}",
+        "bridges": list(nic.bridges),
+    }
+
+
+_PARTITION_NUMBERS = ("gpu_instance", "compute_instance", "number", "index", "minor")
 
 
 class _Reader(Fields):
@@ -272,6 +293,7 @@ class _Reader(Fields):
             offline_cpus=self.ids({"offline_cpus": "", **data}, "offline_cpus", ""),
             nics=tuple(self.nic(*item) for item in self.items(data, "nics", ())),
             problems=tuple(self.problem(*item) for item in self.items(data, "problems", ())),
+            disks=tuple(self.nic(*item) for item in self.items(data, "disks", ())),
         )
         self.check(machine)
         return machine
@@ -349,25 +371,32 @@ class _Reader(Fields):
             driver=self.text(data, "driver", where),
             memory_node=self.maybe_whole(data, "memory_node", where),
             partitions=tuple(self.part(*i) for i in self.items(data, "partitions", (), where)),
+            module=self.maybe_whole(data, "module", where),
+            partitioning=self.text(data, "partitioning", where),
+            bridges=self.texts(data, "bridges", where),
         )
 
     def nic(self, data: dict[str, Any], where: str) -> Nic:
-        names = data.get("names", [])
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            self.fail(f"{where}names", "is not a list of texts")
         return Nic(
             pci=self.text(data, "pci", where) or "",
             node=self.maybe_whole(data, "node", where),
-            names=tuple(names),
+            names=self.texts(data, "names", where),
             vendor_id=self.hexadecimal(data, "vendor_id", where),
             device_id=self.hexadecimal(data, "device_id", where),
+            rdma=data.get("rdma") is True,
+            bridges=self.texts(data, "bridges", where),
         )
+
+    def texts(self, data: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
+        found = data.get(key, [])
+        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+            self.fail(f"{where}{key}", "is not a list of texts")
+        return tuple(found)
 
     def part(self, data: dict[str, Any], where: str) -> Partition:
         return Partition(
             self.text(data, "uuid", where) or "",
-            self.maybe_whole(data, "gpu_instance", where),
-            self.maybe_whole(data, "compute_instance", where),
+            *(self.maybe_whole(data, key, where) for key in _PARTITION_NUMBERS),
         )
 
     def problem(self, data: dict[str, Any], where: str) -> Problem:

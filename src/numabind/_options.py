@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 MODES = ("node", "socket", "exclusive", "core-complex")
 MEMORY = ("prefer", "bind", "local", "interleave", "weighted-interleave", "none")
+# How `status` counts pages.
+METHODS = ("auto", "numa_maps", "sample")
 SHARES = ("block", "cyclic")
 _SETTINGS = {"NUMABIND_MODE": "mode", "NUMABIND_MEMORY": "memory", "NUMABIND_STRICT": "strict"}
 
@@ -28,7 +30,8 @@ class Options:
     share: "block" or "cyclic" when there are more workers than devices. threads: "keep" a user's
     OMP_NUM_THREADS, or "auto" to replace a launcher's blanket 1. move_pages: move what was touched
     before. strict: raise BindError instead of warning. ignore_inherited: where something else bound
-    this process first, plan within its cgroup instead of the mask it was born with.
+    this process first, plan within its cgroup instead of the mask it was born with. near: a worker
+    without a GPU goes next to this NIC or disk ("mlx5_0", "nvme0", "eth0", a PCI address).
     """
 
     mode: str = "node"
@@ -40,6 +43,7 @@ class Options:
     move_pages: bool = False
     strict: bool = False
     ignore_inherited: bool = False
+    near: str | None = None
 
     def checked(self) -> Options:
         """Itself; UsageError, naming the option and its values, if one can't be used."""
@@ -52,6 +56,11 @@ class Options:
         for name in ("smt", "move_pages", "strict", "ignore_inherited"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name} must be True or False, not {getattr(self, name)!r:.60}")
+        near: object = self.near
+        if near is not None and not (isinstance(near, str) and near.split() == [near]):
+            raise UsageError(
+                f"near {self.near!r:.60} names no device: use mlx5_0, nvme0, eth0 or a PCI address"
+            )
         return self
 
 

@@ -11,6 +11,7 @@ for such mappings. Source: move_pages(2), proc_pid_numa_maps(5), fs/proc/task_mm
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 
 from numabind import _proc
 from numabind._cpulist import format_list
@@ -18,10 +19,6 @@ from numabind._process import Pages
 from numabind._record import record, replace
 from numabind._residency import Mapping, read_numa_maps
 from numabind._sysfs import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from array import array
 
 # Above this much resident memory a sample is taken by default.
 SAMPLE_ABOVE = 4 << 30
@@ -167,41 +164,47 @@ def _look_up(pid: int, ranges: list[Range], draws: int) -> tuple[dict[tuple[int,
     found: dict[tuple[int, str], int] = {}
     asked = 0
     for _ in range(_ROUNDS):
-        pages, kinds = drawn(ranges, draws, os.urandom(4 * draws))
+        pages, spans = drawn(ranges, draws, os.urandom(4 * draws))
         if not pages:
             break
         asked += len(pages)
-        for node, kind in zip(_syscalls.page_nodes(pages, pid), kinds, strict=True):
-            if node >= 0:
-                found[node, kind] = found.get((node, kind), 0) + 1
+        nodes = _syscalls.page_nodes(pages, pid)
+        start = 0
+        for kind, end in spans:
+            here, start = nodes[start:end], end
+            for node in set(here):
+                if node >= 0:
+                    found[node, kind] = found.get((node, kind), 0) + here.count(node)
         if sum(found.values()) >= _ENOUGH:
             break
     return found, asked
 
 
-def drawn(ranges: list[Range], draws: int, noise: bytes) -> tuple[array[int], list[str]]:
-    """Addresses and their kinds: one at random from each of `draws` equal parts. Pure.
+def drawn(ranges: list[Range], draws: int, noise: bytes) -> tuple[list[int], list[tuple[str, int]]]:
+    """Addresses, one at random from each of `draws` equal parts; and their kinds. Pure.
 
     `noise` is 4 random bytes for each draw. Equal parts with a random place in each: no pattern of
-    the pages (interleaved, huge) can fall in step with it, and no region is missed.
+    the pages (interleaved, huge) can fall in step with it, and no region is missed. Addresses
+    ascend; the kinds come as (kind, how many draws are done after it).
     """
-    from array import array
-
     total = sum((r.end - r.start) // _PAGE for r in ranges)
-    pages: array[int] = array("Q")
-    kinds: list[str] = []
+    pages: list[int] = []
+    spans: list[tuple[str, int]] = []
     if not total:
-        return pages, kinds
+        return pages, spans
     random = memoryview(noise).cast("I")
-    index, before = 0, 0
-    for number in range(draws):
-        position = int((number + random[number] / (1 << 32)) * total / draws)
-        while position >= before + (ranges[index].end - ranges[index].start) // _PAGE:
-            before += (ranges[index].end - ranges[index].start) // _PAGE
-            index += 1
-        pages.append(ranges[index].start + (position - before) * _PAGE)
-        kinds.append(ranges[index].kind)
-    return pages, kinds
+    # In whole numbers: a float of 2^35 pages would round the last draw out of its range.
+    places = [((i << 32) + random[i]) * total // (draws << 32) for i in range(draws)]
+    before = start = 0
+    for mapping in ranges:
+        after = before + (mapping.end - mapping.start) // _PAGE
+        end = bisect_left(places, after, start)
+        if end > start:
+            base = mapping.start - before * _PAGE
+            pages += [base + place * _PAGE for place in places[start:end]]
+            spans.append((mapping.kind, end))
+        before, start = after, end
+    return pages, spans
 
 
 def interval(near: int, seen: int) -> tuple[float, float]:

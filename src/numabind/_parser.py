@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from numabind._arguments import COMMANDS, PLACING
+from numabind._arguments import COMMANDS, PLACING, read_share
 from numabind._errors import UsageError
+from numabind._options import METHODS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -227,18 +228,15 @@ def _process_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pages",
         dest="method",
-        choices=("auto", "numa_maps", "sample"),
+        choices=METHODS,
         default="auto",
         help="count every page, or look up a sample (default: a sample above 4 GiB resident)",
     )
 
 
 def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
+    share = read_share(text)
+    if share is None:
         raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
     return share
 

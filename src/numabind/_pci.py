@@ -34,6 +34,15 @@ VENDORS = {
     0x1ED5: "mthreads",
     0xCABC: "cambricon",
 }
+# Accelerators whose class is neither display nor accelerator: NEC calls its cards co-processors
+# (0b40), AWS system peripherals (0880), Google's TPUs have none (ff00). By vendor, which devices;
+# None is all.
+_ODD_CLASSES = ("0x0b40", "0x0880", "0xff00")
+_ODD = {
+    0x1BCF: None,
+    0x1D0F: (0x7064, 0x7164, 0x7264, 0x7364),
+    0x1AE0: (0x0027, 0x005E, 0x0062, 0x0063, 0x006F),
+}
 # Makers of server-board and emulated display adapters: found, shown, never a worker's.
 _DISPLAY_ONLY = {
     0x1A03: "aspeed",
@@ -68,7 +77,8 @@ def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
             continue
         if text[:2] != "0x":
             raise MachineError(f"{root.path}{base}/class", f"not understood: {text!r:.40}")
-        if text[2:4] not in ("03", "12"):
+        odd = text[:6] in _ODD_CLASSES and _is_odd(root, base)
+        if text[2:4] not in ("03", "12") and not odd:
             continue
         try:
             pci = str(parse_address(name))
@@ -78,14 +88,15 @@ def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
         if local is None:
             local = root.parse(f"{base}/local_cpus", parse_mask)
         vendor = root.parse(f"{base}/vendor", parse_id) or 0
+        device = root.parse(f"{base}/device", parse_id) or 0
         found.append(
             Device(
                 pci=pci,
                 vendor=VENDORS.get(vendor) or _DISPLAY_ONLY.get(vendor) or f"0x{vendor:04x}",
                 vendor_id=vendor,
-                device_id=root.parse(f"{base}/device", parse_id) or 0,
+                device_id=device,
                 pci_class=root.parse(f"{base}/class", parse_id) or 0,
-                computes=_computes(vendor, text, pci),
+                computes=odd or _computes(vendor, device, text, pci),
                 numa_node=root.parse(f"{base}/numa_node", parse_number),
                 local_cpus=None if local is None else local & online,
                 driver=root.link_name(f"{base}/driver"),
@@ -95,38 +106,78 @@ def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
     return tuple(found)
 
 
-def read_nics(root: Root, nodes: tuple[Node, ...]) -> tuple[Nic, ...]:
-    """Every network function (02xx), in bus order; on a machine of one node it is on that."""
+def _is_odd(root: Root, base: str) -> bool:
+    vendor = root.parse(f"{base}/vendor", parse_id) or 0
+    if vendor not in _ODD:
+        return False
+    devices = _ODD[vendor]
+    return devices is None or root.parse(f"{base}/device", parse_id) in devices
+
+
+# What the kernel calls a function of a class: directories beside it, and those for RDMA.
+_NAMED = {
+    "0x02": (("infiniband", "net", "cxi"), ("infiniband", "cxi")),
+    "0x0108": (("nvme",), ()),
+}
+
+
+def read_nics(root: Root, nodes: tuple[Node, ...], pci_class: str = "0x02") -> tuple[Nic, ...]:
+    """Every function of a class, in bus order: network (02), or NVMe ("0x0108").
+
+    On a machine of one node it is on that.
+    """
     only = nodes[0].id if len(nodes) == 1 else None
     known = {node.id for node in nodes}
+    folders, rdma = _NAMED[pci_class]
     found = []
     for name in root.listing(PCI):
         base = f"{PCI}/{name}"
-        if (root.text(f"{base}/class") or "")[:4] != "0x02":
+        if (root.text(f"{base}/class") or "")[: len(pci_class)] != pci_class:
             continue
         try:
             pci = str(parse_address(name))
         except ValueError:
             continue
         node = root.parse(f"{base}/numa_node", parse_number)
+        names = [n for folder in folders for n in root.listing(f"{base}/{folder}")]
+        if pci_class == "0x0108":
+            # nvme0's folder has its namespaces; a partition has a folder of its own below these.
+            names += [n for c in tuple(names) for n in root.listing(f"{base}/nvme/{c}") if c in n]
         found.append(
             Nic(
                 pci,
                 node if node in known else only,
-                (*root.listing(f"{base}/infiniband"), *root.listing(f"{base}/net")),
+                tuple(names),
                 root.parse(f"{base}/vendor", parse_id) or 0,
                 root.parse(f"{base}/device", parse_id) or 0,
+                any(root.listing(f"{base}/{folder}") for folder in rdma),
+                read_bridges(root, pci),
             )
         )
     return tuple(sorted(found, key=lambda nic: bus_order(nic.pci)))
 
 
-def _computes(vendor: int, pci_class: str, pci: str) -> bool:
-    if pci_class[:4] == "0x12":
-        return True
+def read_bridges(root: Root, pci: str) -> tuple[str, ...]:
+    """The host bridge and the bridges between it and a function, from the link in PCI.
+
+    "../../../devices/pci0000:16/0000:16:01.0/0000:17:00.0" is ("pci0000:16", "0000:16:01.0").
+    """
+    way = root.link(f"{PCI}/{pci}") or ""
+    parts = way.split("/")[:-1]
+    first = next((i for i, part in enumerate(parts) if part.startswith("pci")), len(parts))
+    return tuple(parts[first:])
+
+
+def is_intel_max(device_id: int) -> bool:
+    """Whether an Intel GPU is of the Data Center GPU Max series, which has tiles."""
+    return 0x0BD0 <= device_id <= 0x0BDB or device_id in (0x0B69, 0x0B6E)
+
+
+def _computes(vendor: int, device: int, pci_class: str, pci: str) -> bool:
     if vendor == 0x8086:
-        return bus_order(pci)[:2] != (0, 0)  # the processor's own graphics sit on bus 0
-    return vendor in VENDORS
+        # The processor's own graphics and NPU sit on bus 0; a card can, too, within a VM.
+        return bus_order(pci)[:2] != (0, 0) or is_intel_max(device)
+    return pci_class[:4] == "0x12" or vendor in VENDORS
 
 
 @record

@@ -22,7 +22,8 @@ class Placement:
     several are joined by commas.
     `node` is the NUMA node the device hangs off, None if unknown; `cpus` what to bind to, `bound`
     False if the mask is to be left as it is; `memory_nodes` and `memory_policy` likewise, "none"
-    for leave alone. `threads` is the worker's budget. `reasons` says how each came about.
+    for leave alone. `threads` is the worker's budget. `reasons` says how each came about; `nics`
+    are the RDMA NICs nearest to the device.
     """
 
     local_rank: int | None
@@ -37,6 +38,7 @@ class Placement:
     bound: bool = True
     reasons: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    nics: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form; sets are kernel lists."""
@@ -45,6 +47,7 @@ class Placement:
             "cpus": format_list(self.cpus),
             "memory_nodes": format_list(self.memory_nodes),
             "reasons": list(self.reasons),
+            "nics": list(self.nics),
             "problems": [p.as_dict() for p in self.problems],
         }
 

@@ -7,18 +7,21 @@ PyTorch's; docs/placement.md lists the differences.
 from __future__ import annotations
 
 from numabind._cpulist import format_list
+from numabind._handle import Handle, Visible
 from numabind._machine import Cpu, Device, Machine, Node
 from numabind._options import Options, make_options
 from numabind._placement import Placement, Plan
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._resolve import Seat, seats_of_all
-from numabind._visible import Handle, Visible, present_devices, worker_devices
+from numabind._visible import every_handle, without_displays, worker_devices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
+
+    from numabind._near import Nearest
 
 
 def plan(
@@ -36,8 +39,8 @@ def plan(
     chosen = make_options(options)
     seen = visible
     if seen is None:
-        seen = Visible(tuple(Handle(d) for d in present_devices(worker_devices(machine))))
-    seats = seats_of_all(machine, seen, workers, chosen.share)
+        seen = Visible(every_handle(machine))
+    seats = seats_of_all(machine, seen, workers, chosen.share, chosen.near)
     return plan_seats(machine, seats, chosen)
 
 
@@ -79,7 +82,7 @@ class _Planner:
         self.machine = machine
         self.options = options
         self.cpu = {cpu.id: cpu for cpu in machine.cpus}
-        self.physical = worker_devices(machine)
+        self.physical = without_displays(worker_devices(machine))
         self.places: dict[str, _Place | None] = {}
 
     def placement(self, seat: Seat) -> Placement:
@@ -121,15 +124,26 @@ class _Planner:
             )
         cpus, why, said = self.cpus(device, place)
         memory, policy, why_memory, said_memory = self.memory(place)
+        nearest = self.nearest_nics(device)
+        why_nic = (f"nearest NIC {nearest.text}",) if nearest else ()
         return replace(
             kept,
             cpus=cpus or machine.allowed.cpus,
             bound=bool(cpus),
             memory_nodes=memory,
             memory_policy=policy,
-            reasons=(*self.origin(device), *place.reasons, *why, *why_memory),
+            reasons=(*self.origin(device), *place.reasons, *why, *why_memory, *why_nic),
             problems=(*kept.problems, *place.problems, *said, *said_memory, *self.one_node()),
+            nics=nearest.names if nearest else (),
         )
+
+    def nearest_nics(self, device: Device | None) -> Nearest | None:
+        """The RDMA NICs nearest to a GPU; the module is loaded where there are NICs only."""
+        if device is None or not device.computes or not self.machine.nics:
+            return None
+        from numabind._near import nearest_nics
+
+        return nearest_nics(self.machine, device)
 
     def together(self, seat: Seat, handles: tuple[Handle, ...]) -> Placement:
         """The place of a worker with several devices: all that is near any of them.
@@ -158,6 +172,7 @@ class _Planner:
             memory_nodes=frozenset().union(*(one.memory_nodes for one in near)),
             memory_policy=policy,
             reasons=tuple(dict.fromkeys(why for one in ones for why in one.reasons)),
+            nics=tuple(dict.fromkeys(nic for one in ones for nic in one.nics)),
             problems=tuple(dict.fromkeys(problems)),
         )
 

@@ -43,10 +43,12 @@ NOTES = frozenset(
         "device-order-assumed",
         "inherited",
         "memory-lent",
+        "not-pinned",
         "cpus-lent",
         "nvml-unavailable",
         "one-node",
         "overlapping-nodes",
+        "processes-unseen",
         "threads-kept",
         "threads-late",
         "turned-off",
@@ -69,6 +71,29 @@ HARMLESS = frozenset(
 
 # name: (what it means, remedy)
 CATALOGUE: dict[str, tuple[str, str]] = {
+    "no-home-node": (
+        "Memory was asked for on the worker's node, and there is no telling which that is: the "
+        "thread is bound to CPUs of several nodes and no memory policy names one. The memory is "
+        "wherever the thread that asked happens to run.",
+        "Bind the worker first (numabind run, numabind.bind()), or name the node (node=N).",
+    ),
+    "not-pinned": (
+        "Host memory is on its node, but CUDA could not register it, so it is not pinned: copies "
+        "from and to it are slower and not asynchronous.",
+        "Nothing to do on a machine without CUDA; else look at the memory limits of this container "
+        "(ulimit -l, the memory cgroup).",
+    ),
+    "slab-elsewhere": (
+        "Part of the host memory that was asked for on a node came from another one, because the "
+        "node had no more. Read back page by page after touching it.",
+        "Free memory on the node (numabind status, numabind doctor), or offload less to it.",
+    ),
+    "placed-elsewhere": (
+        "Tensors or other memory of this process were on another node before it was bound, and "
+        "some of it can't be moved: pinned pages never move.",
+        "Call setup_cpu_offload before CUDA and the model are set up, or start the program through "
+        "numabind run or numabind launch, so that it is born in its place.",
+    ),
     "affinity-denied": (
         "The kernel refused sched_setaffinity for some thread. The mask stays as it was.",
         "Allow sched_setaffinity in the seccomp profile or security module of this container.",
@@ -239,6 +264,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "own user and to who has CAP_SYS_PTRACE.",
         "Run numabind status as that user or as root; in a container add --cap-add SYS_PTRACE.",
     ),
+    "processes-unseen": (
+        "Without NVML a process that holds a GPU is known by its open device files, and those of "
+        "other users' processes are shown to CAP_SYS_PTRACE only: such processes are not listed.",
+        "Run numabind status as root; in a container add --cap-add SYS_PTRACE; or install "
+        "nvidia-ml-py, since NVML lists the processes of all users.",
+    ),
     "no-worker-bound": (
         "What numabind launch started had child processes, but none on this machine that began as "
         "a Python interpreter with a rank or a single GPU in its environment, so nothing was "
@@ -250,6 +281,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "not-linux": (
         "numabind binds on Linux only; here it does nothing.",
         "Nothing to do.",
+    ),
+    "near-not-found": (
+        "The device that workers were to be near (--near, near=) is not on the PCI bus of this "
+        "machine, or the kernel calls it otherwise.",
+        "Name a NIC or disk of `numabind show`, an interface of `ip link`, or a PCI address.",
     ),
     "nvml-unavailable": (
         "NVML did not answer, so UUIDs, indices and MIG instances come from /proc/driver/nvidia "

@@ -51,6 +51,26 @@ def threads(pid: int) -> list[int]:
         return []
 
 
+def witness(pid: int) -> int | None:
+    """The thread to ask about a process: its first, or another where that one has ended already.
+
+    A program may end its first thread and go on; the kernel then shows the process as a zombie
+    without memory or files, and its other threads as they are. None if all have ended.
+    """
+    for thread in (pid, *sorted(threads(pid))):
+        if status(thread).get("State", "Z")[:1] not in ("Z", "X"):
+            return thread
+    return None
+
+
+def may_trace() -> bool:
+    """Whether this process has CAP_SYS_PTRACE (bit 19), by /proc/self/status."""
+    try:
+        return bool(int(status(os.getpid()).get("CapEff", "0"), 16) >> 19 & 1)
+    except ValueError:
+        return False
+
+
 def name(pid: int, thread: int | None = None) -> str | None:
     """The name of a process or thread, as ps shows it; None if it is gone."""
     path = f"/proc/{pid}/comm" if thread is None else f"/proc/{pid}/task/{thread}/comm"

@@ -135,7 +135,7 @@ class Process:
             "nodes": None if self.nodes is None else format_list(self.nodes),
             "near_cpus": None if self.near is None else format_list(self.near),
             "threads": self.threads,
-            "threads_near": self.threads - len(self.strays),
+            "threads_near": None if self.near is None else self.threads - len(self.strays),
             "threads_elsewhere": [stray.as_dict() for stray in self.strays],
             "memory_policy": self.policy,
             "pages": None if self.pages is None else self.pages.as_dict(),

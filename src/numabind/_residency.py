@@ -69,16 +69,23 @@ def _mapping(line: str) -> Mapping:
             elif word in ("heap", "stack"):
                 file = word
             elif equals and key == "anon":
-                anonymous = int(value)
+                anonymous = _count(value)
             elif equals and key == "kernelpagesize_kB":
-                size = int(value) * 1024
+                size = _count(value) * 1024
             elif equals and key[:1] == "N" and key[1:].isdigit():
-                nodes[int(key[1:])] = int(value)
+                nodes[int(key[1:])] = _count(value)
     except ValueError:
         raise ValueError(f"not a line of numa_maps: {line!r:.80}") from None
     if not policy:
         raise ValueError(f"not a line of numa_maps: {line!r:.80}")
     return Mapping(start, policy, nodes, size, file, anonymous, "huge" in rest)
+
+
+def _count(text: str) -> int:
+    """A number of pages as the kernel prints one, so never negative. ValueError otherwise."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ValueError(text)
+    return int(text)
 
 
 def read_numa_maps(root: Root, pid: int | str = "self") -> tuple[Mapping, ...] | None:
@@ -151,7 +158,7 @@ def move_own_pages(nodes: frozenset[int], target: int) -> Moved:
     return Moved(moved, left, left_private)
 
 
-def _moved_to(pages: array[int], target: int) -> array[int]:
+def _moved_to(pages: array[int], target: int) -> list[int]:
     """Move pages; where each is now, or a negative errno."""
     from numabind import _syscalls
 

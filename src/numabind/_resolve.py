@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from numabind._address import parse_address
 from numabind._errors import UsageError
+from numabind._handle import Handle, Visible, find_uuid, is_number
 from numabind._machine import Machine
 from numabind._problems import Problem, problem
 from numabind._record import record
-from numabind._visible import Handle, Visible, find_uuid, worker_devices
+from numabind._visible import TORCH, kinds_of, worker_devices
 
 # More than any machine starts; a larger number is a slip, and would take hours to plan.
 MOST_WORKERS = 1 << 16
@@ -43,31 +44,38 @@ def check_named(gpu: str | None, local_rank: int | None) -> None:
         name.lower().startswith(("gpu-", "mig-")) and len(name) > 4
     ):
         return
+    if kinds_of(name):
+        if is_number(name.partition(":")[2]):
+            return
+        raise UsageError(f"GPU {gpu!r:.60}: a number is to follow the colon, as in cuda:1")
     try:
         parse_address(name)
     except ValueError:
         raise UsageError(
-            f"GPU {gpu!r:.60} is not a UUID (GPU-…, MIG-…), a PCI address (0000:17:00.0) or a "
-            "number among the visible devices; see `numabind show`"
+            f"GPU {gpu!r:.60} is not a UUID (GPU-…, MIG-…), a PCI address (0000:17:00.0), a "
+            f"number among the visible devices or PyTorch's name ({', '.join(TORCH)}, a colon and "
+            "a number); see `numabind show`"
         ) from None
 
 
 def find_gpu(machine: Machine, seen: Visible, text: str) -> tuple[Handle | None, Problem | None]:
     """The device that a person named: UUID or unique beginning, PCI address, or visible ordinal.
 
-    UUIDs and addresses may name any device of the machine, ordinals the visible ones. UsageError if
-    the text is none of these; the problem says why a device of that name can't be told.
+    UUIDs and addresses may name any device of the machine, ordinals ("1", "cuda:1") the visible
+    ones, which are to be those of the vendors that `kinds_of` the name. UsageError if the text is
+    none of these; the problem says why a device of that name can't be told.
     """
     check_named(text, None)
     name = text.strip()
-    if name.isascii() and name.isdigit():
-        number = int(name)
+    ordinal = name.partition(":")[2] if kinds_of(name) else name
+    if is_number(ordinal):
+        number = int(ordinal)
         if not seen.ordered:
             return None, next(p for p in seen.problems if p.name == "device-order-unknown")
         if number < len(seen.handles):
             return seen.handles[number], None
         which = f"{seen.source} shows" if seen.source else "there are"
-        return None, problem("device-not-found", f"GPU {number}: {which} {len(seen.handles)}")
+        return None, problem("device-not-found", f"GPU {name}: {which} {len(seen.handles)}")
     if name.lower().startswith(("gpu-", "mig-")):
         handle = find_uuid(name, machine.devices)
         if handle is not None:
@@ -120,6 +128,16 @@ def seat_of_rank(
     return Seat(local_rank, None, (said,))
 
 
+def seat_near(machine: Machine, local_rank: int | None, near: str) -> Seat:
+    """The seat of a worker without a GPU, next to the NIC or disk of this name."""
+    from numabind._near import find_near
+
+    device, said = find_near(machine, near)
+    if device is None:
+        return Seat(local_rank, None, (said,) if said else ())
+    return Seat(local_rank, Handle(device))
+
+
 def seat_assigned(given: Visible, local_rank: int | None, named: bool) -> Seat:
     """The seat of a worker to whom a scheduler gave these devices: all of them.
 
@@ -141,18 +159,24 @@ def _too_many(workers: int, devices: int) -> Problem:
 
 
 def seats_of_all(
-    machine: Machine, seen: Visible, workers: int | None, share: str | None
+    machine: Machine,
+    seen: Visible,
+    workers: int | None,
+    share: str | None,
+    near: str | None = None,
 ) -> tuple[Seat, ...]:
     """A seat for each worker of a machine; by default one for each visible device.
 
-    UsageError for more workers than devices without `share`, and for a number that is no number of
-    workers.
+    With `near` all sit next to that NIC or disk, by default one. UsageError for more workers than
+    devices without `share`, and for a number that is no number of workers.
     """
     count = len(seen.handles)
     if workers is None:
-        workers = max(1, count)
+        workers = max(1, count) if near is None else 1
     if not (type(workers) is int and 1 <= workers <= MOST_WORKERS):
         raise UsageError(f"workers must be 1 to {MOST_WORKERS}, not {workers}")
+    if near is not None:
+        return tuple(seat_near(machine, rank, near) for rank in range(workers))
     if share is None and workers > count > 0:
         raise UsageError(
             f"{workers} workers for {count} visible devices: start at most {count}, or say how to "

@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 
 from numabind import _pages, _proc
-from numabind._bind import MARK, Request, seat_of
 from numabind._cpulist import format_list, parse_list
 from numabind._discover import Questions, discover_here
 from numabind._errors import MachineError, UsageError
 from numabind._holders import holders
 from numabind._machine import Allowed, Machine
-from numabind._options import Options, make_options
-from numabind._plan import plan_seats
+from numabind._options import METHODS, Options, make_options
 from numabind._problems import Problem, problem
 from numabind._process import Pages, Process, Stray, printable
 from numabind._record import record, replace
-from numabind._resolve import Seat
-from numabind._visible import Handle
-from numabind._worker import LAUNCHERS
+from numabind._worker import LAUNCHERS, MARK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,16 +25,16 @@ SCHEMA = 1
 # Below this share of its pages a process is said to be elsewhere; the rest is what the C library
 # and the interpreter touched before anyone could bind them.
 ENOUGH = 0.9
-METHODS = ("auto", "numa_maps", "sample")
 _NAMED = 6  # threads that are named in a problem; --json has all
 
 
 @record
 class Report:
-    """What `status` saw, and who ended meanwhile."""
+    """What `status` saw; who ended meanwhile, or can't be seen from here; what limited the look."""
 
     processes: tuple[Process, ...]
     ended: tuple[int, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -46,15 +42,17 @@ class Report:
             "schema": SCHEMA,
             "processes": [process.as_dict() for process in self.processes],
             "ended": list(self.ended),
+            "problems": [said.as_dict() for said in self.problems],
         }
 
 
 def status(
-    pids: Iterable[int] | None = None, *, tree: int | None = None, method: str = "auto"
+    pids: Iterable[int] | int | None = None, *, tree: int | None = None, method: str = "auto"
 ) -> Report:
     """Look where processes' threads and pages are, against where their GPUs are.
 
-    `pids` names the processes, `tree` one and all below it; without either, all that hold a GPU.
+    `pids` names the processes (or one), `tree` one and all below it; without either, all that hold
+    a GPU. What kept some from being found is in `Report.problems`.
     `method` is "numa_maps" (each page is counted), "sample" (some are looked up) or "auto": a
     sample above 4 GiB resident. Nothing is changed. A process that ends meanwhile is in
     `Report.ended`; one that may not be looked at is there with the problem `pages-unreadable`.
@@ -66,21 +64,32 @@ def status(
     named = _named(pids, tree)
     machine = discover_here(os.environ, Questions(caches=False, network=False))
     look = Look(machine, method, named)
-    wanted = sorted(look.holders) if named is None else named
-    seen, ended = [], []
+    held = look.holders
+    wanted = sorted(held.found) if named is None else named
+    seen: list[Process] = []
+    ended = [] if named is not None else list(held.strangers)
     for pid in wanted:
         process = look.process(pid)
         if process is None:
             ended.append(pid)
         else:
             seen.append(process)
-    return Report(tuple(seen), tuple(ended))
+    problems: tuple[Problem, ...] = ()
+    if held.unseen:
+        cause = f"{held.unseen} processes are other users', and this one lacks CAP_SYS_PTRACE"
+        problems = (problem("processes-unseen", cause),)
+    return Report(tuple(seen), tuple(ended), problems)
 
 
-def _named(pids: Iterable[int] | None, tree: int | None) -> list[int] | None:
+def _named(pids: Iterable[int] | int | None, tree: int | None) -> list[int] | None:
     if pids is None and tree is None:
         return None
-    wanted = [] if pids is None else list(pids)
+    if isinstance(pids, int):
+        pids = (pids,)
+    try:
+        wanted = [] if pids is None else list(pids)
+    except TypeError:
+        raise UsageError(f"pids are numbers of processes, not {pids!r:.40}") from None
     for pid in [*wanted, *([] if tree is None else [tree])]:
         fields = _proc.status(pid) if type(pid) is int and pid > 0 else {}
         if not fields:
@@ -119,11 +128,12 @@ class Look:
     def process(self, pid: int) -> Process | None:
         """One process; None if it is gone."""
         name = _proc.name(pid)
-        if name is None or _proc.status(pid).get("State", "Z").startswith("Z"):
+        witness = _proc.witness(pid)
+        if name is None or witness is None:
             return None  # gone, or waiting for its parent to notice
         place = self.place(pid)
         count, strays = self.threads(pid, place.near)
-        pages, policy, said = self.pages(pid)
+        pages, policy, said = self.pages(witness)
         if not count:
             return None
         problems = list(said)
@@ -155,8 +165,8 @@ class Look:
         A process without a GPU belongs to the CPUs that it is bound to, if those are a part of the
         machine.
         """
-        environ = _proc.environment(pid)
-        held, source = self.holders.get(pid, (frozenset[str](), None))
+        environ = _proc.environment(_proc.witness(pid) or pid)
+        held, source = self.holders.found.get(pid, (frozenset[str](), None))
         marked = self.marked(environ)
         if marked is not None and (not held or held >= set(marked.devices)):
             return marked
@@ -191,6 +201,8 @@ class Look:
         one = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES", ""))
         if not ranked and ("," in one or not one.strip()):
             return None
+        from numabind._bind import Request, seat_of
+
         try:
             seat, _ = seat_of(self.machine, Request(Options(), environ))
         except UsageError:
@@ -200,6 +212,10 @@ class Look:
 
     def near(self, devices: tuple[str, ...], source: str | None, options: Options) -> _Place:
         """The nodes and CPUs near GPUs, as a worker of theirs would get them."""
+        from numabind._handle import Handle
+        from numabind._plan import plan_seats
+        from numabind._resolve import Seat
+
         by_address = {device.pci: device for device in self.machine.devices}
         first, *others = (Handle(by_address[pci]) for pci in devices if pci in by_address)
         whole = make_options({"mode": "socket" if options.mode == "socket" else "node"})
@@ -294,8 +310,16 @@ def _unreadable(pid: int, cause: str) -> Problem:
     except OSError:
         return problem("pages-unreadable", cause)
     mine = os.geteuid()
-    whose = f"it belongs to user {owner}, this is user {mine}" if owner != mine else "it is ours"
-    return problem("pages-unreadable", f"process {pid}: {cause} ({whose})")
+    if _proc.may_trace():
+        # Yama, SELinux, AppArmor, or a process that is not of this user namespace.
+        why = "though this process has CAP_SYS_PTRACE: a security module or a user namespace"
+        return problem("pages-unreadable", f"process {pid}: {cause}, {why}")
+    whose = f"it belongs to user {owner}, this is user {mine}, " if owner != mine else ""
+    cause = f"process {pid}: {cause} ({whose}without CAP_SYS_PTRACE)"
+    if mine:
+        return problem("pages-unreadable", cause)
+    remedy = "Give this container CAP_SYS_PTRACE: docker run --cap-add SYS_PTRACE (Kubernetes: "
+    return problem("pages-unreadable", cause, f"{remedy}securityContext.capabilities.add).")
 
 
 def _strays(strays: tuple[Stray, ...], count: int, near: frozenset[int]) -> Problem:

@@ -88,8 +88,13 @@ class Root:
 
     def link_name(self, path: str) -> str | None:
         """The last part of a symbolic link's target, or None."""
+        target = self.link(path)
+        return None if target is None else os.path.basename(target)
+
+    def link(self, path: str) -> str | None:
+        """A symbolic link's target as it is written, or None."""
         try:
-            return os.path.basename(os.readlink(self.path + path))
+            return os.readlink(self.path + path)
         except OSError:
             return None
 

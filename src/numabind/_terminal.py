@@ -17,6 +17,9 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 def tell(text: str) -> None:
     """One line on stderr. A worker whose stderr is closed or full runs all the same."""
+    if not text.isprintable():
+        # Arguments and variables are quoted in errors, and may hold what moves a terminal's cursor.
+        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     if sys.stderr is not None:
         try:
             # One write, so that lines of workers that share a terminal don't run into each other.

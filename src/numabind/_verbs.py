@@ -14,17 +14,18 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from numabind._arguments import StatusArguments
     from numabind._machine import Machine
     from numabind._placement import Plan
     from numabind._process import Process
 
 
-def status_verb(parsed: argparse.Namespace) -> int:
+def status_verb(parsed: StatusArguments) -> int:
     """Print the status; 1 if a process is below --min-local."""
-    if parsed.prometheus and getattr(parsed, "json", False):
+    if parsed.prometheus and parsed.json:
         raise UsageError("--prometheus and --json are two formats: choose one")
     report = _look(parsed)
-    if getattr(parsed, "json", False):
+    if parsed.json:
         import json
 
         print(json.dumps(report.as_dict(), indent=1))
@@ -37,8 +38,15 @@ def status_verb(parsed: argparse.Namespace) -> int:
         from numabind._report.status import status_text
 
         show(status_text(report.processes))
+        doubt = (
+            " or can't be seen from this PID namespace"
+            if not parsed.pids and parsed.tree is None
+            else ""
+        )
         for pid in report.ended:
-            print(f"{pid} ended meanwhile")
+            print(f"{pid} ended meanwhile{doubt}")
+        for said in report.problems:
+            print(f"note: {said.text}")
     low = [] if parsed.min_local is None else below(report.processes, parsed.min_local)
     if parsed.min_local is not None and not parsed.pids and parsed.tree is None:
         # NVML numbers processes as the host does.
@@ -144,5 +152,5 @@ def top_verb(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _look(parsed: argparse.Namespace) -> Report:
+def _look(parsed: argparse.Namespace | StatusArguments) -> Report:
     return status(parsed.pids or None, tree=parsed.tree, method=parsed.method)

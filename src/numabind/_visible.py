@@ -1,19 +1,14 @@
 """Which of the machine's devices a process may see, and in which order. Pure; no runtime is asked.
 
-Sources: CUDA C++ Programming Guide, "CUDA Environment Variables" (CUDA_VISIBLE_DEVICES,
-CUDA_DEVICE_ORDER); NVIDIA MIG User Guide, "CUDA Visible Devices"; ROCm, "GPU isolation techniques"
-(ROCR_VISIBLE_DEVICES before HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES as HIP's other name); oneAPI
-Level Zero specification, "Affinity Mask".
-
-An *ordinal* is a position in the list that this module returns, which is what CUDA and HIP call a
-device index. It is never NVML's index.
+Each vendor's rules stand with its reader in `_vendors`; docs/accelerators.md lists them.
 """
 
 from __future__ import annotations
 
-from numabind._machine import Device, Machine, Partition
-from numabind._problems import Problem, problem
-from numabind._record import record, replace
+from numabind._handle import Handle, Visible
+from numabind._machine import Device, Machine
+from numabind._problems import problem
+from numabind._record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,47 +16,59 @@ if TYPE_CHECKING:
 
 # Where a machine has accelerators of several vendors, workers belong to the first of these.
 _PREFERENCE = ("nvidia", "amd", "habana", "intel")
+# What PyTorch calls the devices of each vendor: torch.device("xpu:0"). ROCm answers to "cuda".
+TORCH = {
+    "cuda": ("nvidia", "amd", "metax"),
+    "hip": ("amd",),
+    "xpu": ("intel",),
+    "hpu": ("habana",),
+    "npu": ("huawei",),
+    "mlu": ("cambricon",),
+    "musa": ("mthreads",),
+    "tpu": ("google",),
+    "neuron": ("amazon",),
+    "ve": ("nec",),
+}
 
 
-@record
-class Handle:
-    """A visible device: the PCI function and, under MIG, the instance of it."""
-
-    device: Device
-    partition: Partition | None = None
-
-    @property
-    def label(self) -> str:
-        """The UUID of the instance, else the PCI address."""
-        return self.partition.uuid if self.partition else self.device.pci
-
-
-@record
-class Visible:
-    """The devices a process sees, by ordinal; `source` is the variable that chose them, if any.
-
-    `ordered` is False where the ordinals can't be trusted (`device-order-unknown`).
-    """
-
-    handles: tuple[Handle, ...]
-    source: str | None = None
-    ordered: bool = True
-    problems: tuple[Problem, ...] = ()
-
-
-def worker_devices(machine: Machine) -> tuple[Device, ...]:
+def worker_devices(machine: Machine, kinds: tuple[str, ...] = ()) -> tuple[Device, ...]:
     """The physical devices that workers of this machine are dealt over, in bus order.
 
-    One vendor's: a board's display adapter and an integrated GPU are not among them.
+    One vendor's: a board's display adapter and an integrated GPU are not among them. Vendors with
+    accelerators (PCI class 12xx, 0302) come before those with display cards only. `kinds` narrows
+    it to these vendors.
     """
-    able = [device for device in machine.devices if device.computes]
+    able = [d for d in machine.devices if d.computes and (not kinds or d.vendor in kinds)]
     vendors = {device.vendor for device in able}
+    if len(vendors) > 1:
+        dedicated = {d.vendor for d in able if d.pci_class >> 16 == 0x12 or _is_3d(d)}
+        vendors = dedicated or vendors
     for vendor in _PREFERENCE:
         if vendor in vendors:
             break
     else:
         vendor = min(vendors) if vendors else ""
     return tuple(device for device in able if device.vendor == vendor)
+
+
+def _is_3d(device: Device) -> bool:
+    return device.pci_class >> 8 == 0x0302
+
+
+def without_displays(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """The devices but for those of class VGA (0300), if others have a class without a display.
+
+    That is how a workstation's display card differs from the accelerators beside it. A runtime
+    counts it, but no cores are set aside for it.
+    """
+    able = tuple(device for device in devices if device.pci_class >> 8 != 0x0300)
+    return able or devices
+
+
+def kinds_of(name: str | None) -> tuple[str, ...]:
+    """The vendors that a device name such as "xpu:0" can mean; () for any other name."""
+    kind, colon, _ = (name or "").strip().lower().partition(":")
+    return TORCH.get(kind, ()) if colon else ()
 
 
 def visible_if_given(
@@ -72,10 +79,10 @@ def visible_if_given(
     `names` are what it would have written, without an order: that is the environment's, where it
     names them, else by number.
     """
+    from numabind._vendors import reader
+
     devices = worker_devices(machine)
-    variable = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}.get(
-        devices[0].vendor if devices else "", ""
-    )
+    variable = reader(devices[0].vendor).assigned if devices else ""
     written = [entry.strip() for entry in environ.get(variable, "").split(",")]
     chosen = [entry for entry in written if entry in names]
     if len(chosen) < len(names):
@@ -99,140 +106,24 @@ def present_devices(devices: tuple[Device, ...]) -> tuple[Device, ...]:
     return shown or devices
 
 
-def visible(machine: Machine, environ: Mapping[str, str]) -> Visible:
-    """The visible devices of a process with this environment, in the order of its ordinals."""
-    devices = present_devices(worker_devices(machine))
+def every_handle(machine: Machine) -> tuple[Handle, ...]:
+    """What workers of the machine are dealt over where no environment chooses."""
+    devices = present_devices(without_displays(worker_devices(machine)))
+    if not devices:
+        return ()
+    from numabind._vendors import reader
+
+    return reader(devices[0].vendor).handles(devices, {})
+
+
+def visible(machine: Machine, environ: Mapping[str, str], kinds: tuple[str, ...] = ()) -> Visible:
+    """The visible devices of a process with this environment, in the order of its ordinals.
+
+    `kinds` narrows them to these vendors, where a machine has several.
+    """
+    devices = present_devices(worker_devices(machine, kinds))
     if not devices:
         return Visible(())
-    vendor = devices[0].vendor
-    if vendor == "nvidia":
-        return _cuda(devices, environ)
-    if vendor == "amd":
-        return _rocm(devices, environ)
-    if vendor == "intel":
-        return _level_zero(devices, environ)
-    if vendor == "habana":
-        return _plain(devices, environ, "HABANA_VISIBLE_DEVICES")
-    return Visible(tuple(Handle(device) for device in devices))
+    from numabind._vendors import reader
 
-
-def _cuda(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible:
-    variable = "CUDA_VISIBLE_DEVICES"
-    value = environ.get(variable)
-    ordered, problems = _cuda_order(devices, environ)
-    every = tuple(Handle(device) for device in devices)
-    if value is None:
-        return Visible(every, None, ordered, problems)
-    handles, by_number = _select(value, devices)
-    if not by_number:
-        ordered, problems = True, ()
-    return Visible(handles, variable, ordered, problems)
-
-
-def _cuda_order(
-    devices: tuple[Device, ...], environ: Mapping[str, str]
-) -> tuple[bool, tuple[Problem, ...]]:
-    """Whether CUDA's numbering is the bus order, and what is to be said about it.
-
-    FASTEST_FIRST, the default, keeps bus order among equals.
-    """
-    order = environ.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST").strip().upper()
-    models = {(device.vendor_id, device.device_id) for device in devices}
-    unread = any(device_id == 0 for _, device_id in models)
-    if order == "PCI_BUS_ID" or len(devices) == 1 or (len(models) == 1 and not unread):
-        return True, ()
-    if unread:
-        return True, (problem("device-order-assumed", "sysfs does not name the GPUs' models"),)
-    names = sorted({d.name or f"{d.vendor_id:04x}:{d.device_id:04x}" for d in devices})
-    return False, (
-        problem(
-            "device-order-unknown",
-            f"the GPUs are of unlike models ({', '.join(names)}) and CUDA_DEVICE_ORDER is "
-            f"{environ.get('CUDA_DEVICE_ORDER') or 'not set'}",
-        ),
-    )
-
-
-def _select(value: str, devices: tuple[Device, ...]) -> tuple[tuple[Handle, ...], bool]:
-    """Apply a CUDA_VISIBLE_DEVICES list; also whether any entry was a number.
-
-    The list ends at the first entry that names nothing; an entry that names a device a second time
-    makes the whole list empty; with MIG only the first instance is enumerated.
-    """
-    chosen: list[Handle] = []
-    by_number = False
-    for entry in value.split(","):
-        handle = _one(entry.strip(), devices)
-        if handle is None:
-            break
-        by_number = by_number or entry.strip().isdigit()
-        if any(handle == other for other in chosen):
-            return (), by_number
-        chosen.append(handle)
-    first = next((handle for handle in chosen if handle.partition), None)
-    return ((first,) if first else tuple(chosen)), by_number
-
-
-def _one(entry: str, devices: tuple[Device, ...]) -> Handle | None:
-    if entry.isascii() and entry.isdigit() and len(entry) < 10:
-        number = int(entry)
-        return Handle(devices[number]) if number < len(devices) else None
-    return find_uuid(entry, devices)
-
-
-def find_uuid(text: str, devices: tuple[Device, ...]) -> Handle | None:
-    """The device or MIG instance whose UUID begins so; None if not exactly one.
-
-    Forms: GPU-<uuid>, MIG-<uuid>, and MIG-GPU-<uuid>/<GI>/<CI> of drivers before R470.
-    """
-    wanted = text.lower()
-    if wanted.startswith("mig-gpu-"):
-        uuid, _, rest = wanted.removeprefix("mig-").partition("/")
-        found = [
-            Handle(device, part)
-            for device in devices
-            for part in device.partitions
-            if (device.uuid or "").lower() == uuid
-            and rest == f"{part.gpu_instance}/{part.compute_instance}"
-        ]
-    elif wanted.startswith("mig-") and len(wanted) > 4:
-        found = [
-            Handle(device, part)
-            for device in devices
-            for part in device.partitions
-            if part.uuid.lower().startswith(wanted)
-        ]
-    elif wanted.startswith("gpu-") and len(wanted) > 4:
-        found = [Handle(d) for d in devices if (d.uuid or "").lower().startswith(wanted)]
-    else:
-        found = []
-    return found[0] if len(found) == 1 else None
-
-
-def _rocm(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible:
-    """ROCr filters first; HIP numbers and filters what is left."""
-    source = None
-    left = tuple(Handle(device) for device in devices)
-    inner = next((v for v in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES") if v in environ), None)
-    for variable in ("ROCR_VISIBLE_DEVICES", inner):
-        if variable is not None and variable in environ:
-            left, _ = _select(environ[variable], tuple(handle.device for handle in left))
-            source = variable
-    return Visible(left, source)
-
-
-def _level_zero(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible:
-    """ZE_AFFINITY_MASK: "0,2" or "0.1" (device.subdevice); order and repeats don't count."""
-    value = environ.get("ZE_AFFINITY_MASK")
-    if value is None:
-        return Visible(tuple(Handle(device) for device in devices))
-    numbers = {entry.strip().partition(".")[0] for entry in value.split(",")}
-    kept = tuple(Handle(d) for i, d in enumerate(devices) if str(i) in numbers)
-    return Visible(kept, "ZE_AFFINITY_MASK")
-
-
-def _plain(devices: tuple[Device, ...], environ: Mapping[str, str], variable: str) -> Visible:
-    value = environ.get(variable)
-    if value is None or value.strip() == "all":
-        return Visible(tuple(Handle(device) for device in devices))
-    return Visible(_select(value, devices)[0], variable)
+    return reader(devices[0].vendor).visible(devices, environ)

@@ -28,6 +28,12 @@ LAUNCHERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Slurm", "SLURM_LOCALID", ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")),
 )
 
+# Set for what a bound process starts: "PID BORN GIVEN DEVICE THREADS CHOICES". The same PID is this
+# process after exec; another is a child of a bound worker. It counts only while the mask is still
+# GIVEN: a variable that travelled to another machine, or a mask that somebody changed since
+# (taskset, a cpuset), says nothing about this process.
+MARK = "NUMABIND_BOUND"
+
 
 @record
 class Worker:

@@ -329,7 +329,7 @@ def test_hard_surroundings_keep_no_job_from_running(job: Job, line: str) -> None
 
 @pytest.mark.root
 def test_as_process_1_it_leaves_nothing_to_wait_for(job: Job) -> None:
-    wait = "import os, subprocess; subprocess.Popen(['true']); os.wait()\n"
+    wait = "import os, subprocess; child = subprocess.Popen(['true']); os.wait()\n"
     wait += "try: os.wait()\nexcept ChildProcessError: print('all')"
     names = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
     done = job.run(*names, "numabind", "launch", "-q", "--", sys.executable, "-c", wait)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,3 +203,26 @@ def test_where_torch_bound_first(job: Job) -> None:
     wide = job.run(*TORCHRUN, "--no-python", *run, "--ignore-inherited", "--", "python", WORKER)
     wide.all_near()
     assert wide.warned() == []
+
+
+def test_the_offload_example(tmp_path: Path) -> None:
+    """Two ranks learn the same with and without, and tell where their optimizers are."""
+    example = Path(__file__).parents[2] / "examples/offload_trainer.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    kept = ("HOME", "LANG", "PATH", "PYTHONPATH", "TMPDIR")
+    environ = {name: os.environ[name] for name in kept if name in os.environ}
+    done = subprocess.run(
+        [*command, str(example), "--both", "--steps=2"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=environ,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    losses = [line.rpartition("loss ")[2] for line in lines if "a step" in line]
+    assert len(losses) == 2
+    assert losses[0] == losses[1]
+    pages = [line for line in lines if "pages of its optimizer: node " in line]
+    assert len(pages) == 4

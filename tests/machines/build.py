@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from machines.spec import GpuSpec, NodeSpec, Shape, ids, text_list, text_mask
+from machines.spec import CardSpec, GpuSpec, NodeSpec, Shape, ids, text_list, text_mask
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
@@ -43,6 +43,7 @@ class _Writer:
     def __init__(self, shape: Shape, root: Path) -> None:
         self.shape, self.root = shape, root
         self.made: set[str] = set()
+        self.above: dict[str, str] = {}
         present = sorted(n for node in shape.nodes for n in ids(node.cpus))
         self.present = present
         self.possible = ids(shape.possible_cpus or f"0-{present[-1]}")
@@ -201,11 +202,72 @@ class _Writer:
                 self.nvidia(gpu, nvidia if gpu.minor is None else gpu.minor)
                 nvidia += 1
             elif gpu.driver == "amdgpu":
-                minor = 128 + self.shape.gpus.index(gpu) if gpu.minor is None else gpu.minor
-                base = f"{above}/{gpu.pci}"
-                if gpu.unique:
-                    self.lines(base, unique_id=gpu.unique, product_name=gpu.name)
-                self.lines(f"{base}/drm/renderD{minor}", dev=f"226:{minor}")
+                self.amd(gpu, f"{above}/{gpu.pci}")
+            elif gpu.driver == "xe":
+                for tile in range(gpu.parts):
+                    self.lines(f"{above}/{gpu.pci}/tile{tile}", physical_vram_size_bytes="0x0")
+            elif gpu.driver == "habanalabs":
+                index = self.shape.gpus.index(gpu) if gpu.minor is None else gpu.minor
+                self.lines(f"{above}/{gpu.pci}/accel/accel{index}", dev=f"261:{index}")
+                if gpu.module is not None:
+                    self.lines(f"{above}/{gpu.pci}", module_id=gpu.module)
+            self.above[gpu.pci] = above
+        for card in self.shape.cards:
+            self.card(card)
+        if self.shape.kfd:
+            self.kfd()
+
+    def amd(self, gpu: GpuSpec, base: str) -> None:
+        """amdgpu_gfx.c and amdgpu_gmc.c: the partition files; a render node for each partition."""
+        if gpu.unique:
+            self.lines(base, unique_id=gpu.unique, product_name=gpu.name)
+        if gpu.modes:
+            compute, memory = gpu.modes
+            self.lines(base, current_compute_partition=compute, current_memory_partition=memory)
+        minor = self.first_minor(gpu)
+        self.lines(f"{base}/drm/renderD{minor}", dev=f"226:{minor}")
+
+    def first_minor(self, gpu: GpuSpec) -> int:
+        if gpu.minor is not None:
+            return gpu.minor
+        before = self.shape.gpus[: self.shape.gpus.index(gpu)]
+        return 128 + sum(other.parts for other in before)
+
+    def kfd(self) -> None:
+        """kfd_topology.c: a node for each NUMA node with CPUs, then one for each GPU partition."""
+        base = "sys/class/kfd/kfd/topology/nodes"
+        count = sum(bool(node.cpus) for node in self.shape.nodes)
+        for number in range(count):
+            self.lines(f"{base}/{number}", gpu_id=0, properties="cpu_cores_count 8\nsimd_count 0")
+        for gpu in self.shape.gpus:
+            if gpu.driver != "amdgpu":
+                continue
+            domain, bus, rest = gpu.pci.split(":")
+            place = int(bus, 16) << 8 | int(rest[:2], 16) << 3 | int(rest[3:], 16)
+            for part in range(gpu.parts):
+                facts = {
+                    "cpu_cores_count": 0,
+                    "simd_count": 304 // gpu.parts,
+                    "location_id": part << 28 | place,
+                    "domain": int(domain, 16),
+                    "drm_render_minor": self.first_minor(gpu) + part,
+                    "unique_id": int(gpu.unique or "0", 16) + part,
+                }
+                text = "\n".join(f"{name} {value}" for name, value in facts.items())
+                self.lines(f"{base}/{count}", gpu_id=4096 + count, properties=text)
+                count += 1
+
+    def card(self, card: CardSpec) -> None:
+        domain, number, _ = card.pci.split(":")
+        above = f"sys/devices/pci{domain}:{number}"
+        if card.switch is not None:
+            above = self.above[card.switch]
+        function = GpuSpec(
+            card.pci, card.numa_node, card.vendor, card.device, card.klass, driver=None
+        )
+        self.device(function, f"{above}/{card.pci}", _config(function))
+        for name in card.names.split():
+            (self.root / f"{above}/{card.pci}/{name}").mkdir(parents=True)
 
     def device(self, gpu: GpuSpec, base: str, config: bytes) -> None:
         self.lines(

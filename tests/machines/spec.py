@@ -42,7 +42,8 @@ class GpuSpec:
     """One PCI function. `local_cpulist` None is what the kernel derives from `numa_node`.
 
     `uuid` None derives a fixed one; "" is a driver that does not tell. `memory_node` is the GPU's
-    own memory (numa_status). `driver` None is an unbound function.
+    own memory (numa_status). `driver` None is an unbound function. `parts` are AMD's compute
+    partitions under `modes` ("CPX", "NPS4"), or Intel's tiles; `module` is a Gaudi's module id.
     """
 
     pci: str
@@ -57,6 +58,9 @@ class GpuSpec:
     minor: int | None = None
     memory_node: int | None = None
     link: tuple[str, int] = ("32.0 GT/s PCIe", 16)
+    parts: int = 1
+    modes: tuple[str, str] | None = None
+    module: int | None = None
 
     @property
     def unique(self) -> str:
@@ -68,16 +72,34 @@ class GpuSpec:
 
 
 @dataclass(frozen=True)
+class CardSpec:
+    """A NIC or NVMe controller, with what the kernel calls it: "infiniband/mlx5_0 net/eth0".
+
+    `switch` names a GPU's address: the two are behind one PCIe switch.
+    """
+
+    pci: str
+    numa_node: int = -1
+    names: str = ""
+    klass: int = 0x020700
+    vendor: int = 0x15B3
+    device: int = 0x1021
+    switch: str | None = None
+
+
+@dataclass(frozen=True)
 class Shape:
     """A machine. Lists are written as the kernel writes them: "0-3,8".
 
-    `cores` names the SMT siblings; a CPU in none is a core alone. `files` adds or, with None,
-    removes files at the end: ("sys/.../cpulist", "0-\\n").
+    `cores` names the SMT siblings; a CPU in none is a core alone. `kfd` writes AMD's topology.
+    `files` adds or, with None, removes files at the end: ("sys/.../cpulist", "0-\\n").
     """
 
     nodes: tuple[NodeSpec, ...]
     cores: tuple[str, ...] = ()
     gpus: tuple[GpuSpec, ...] = ()
+    cards: tuple[CardSpec, ...] = ()
+    kfd: bool = False
     offline_cpus: str = ""
     possible_cpus: str | None = None
     possible_nodes: str | None = None

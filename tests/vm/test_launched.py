@@ -87,3 +87,26 @@ def test_a_loaders_workers(seen: Seen) -> None:
     for line in lines.values():
         assert line["policy"] == ["preferred-many", [1]]
         assert line["pages"] == {"1": PAGES}
+
+
+def test_host_memory_is_where_it_was_asked_for(seen: Seen) -> None:
+    """Once with the asking thread on the other node's CPUs, once on the bound worker's own."""
+    for line in seen["pinned"]:
+        assert line["node"] == 1
+        assert list(line["pages"]) == ["1"], line
+        assert line["pages"]["1"] >= 8192, line
+
+
+def test_a_node_without_so_much_memory(seen: Seen) -> None:
+    (line,) = seen["node that is full"]
+    assert "slab-elsewhere" in line["problems"]
+    assert line["pages"]["0"] > 0
+    (line,) = seen["strict"]
+    assert line["problems"] == ["slab-elsewhere"]
+
+
+def test_states_and_activations_after_training(seen: Seen) -> None:
+    (line,) = seen["states"]
+    assert line["count"] == 12
+    assert list(line["pages"]) == ["1"], line
+    assert [list(line["pages"]) for line in seen["activations"]] == [["1"], ["1"]]

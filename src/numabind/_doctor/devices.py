@@ -163,7 +163,7 @@ class MultiInstance(Check):
     def look(self, scene: Scene) -> Iterable[Finding]:
         """A note for each such GPU."""
         for device in scene.gpus:
-            if device.partitions:
+            if device.vendor == "nvidia" and device.partitions:
                 count = len(device.partitions)
                 yield self.finding(
                     "note",

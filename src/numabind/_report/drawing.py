@@ -6,9 +6,11 @@ Devices hang where they hang. All is HTML boxes: text stays text, and nothing ne
 from __future__ import annotations
 
 from numabind._cpulist import format_list
+from numabind._handle import Handle
 from numabind._machine import Cpu, Device, Machine, Nic, Node
 from numabind._report.crew import COLOURS, Crew
 from numabind._report.markup import Html, count, details, join, scrolls, section, size, tag
+from numabind._report.text import part_kind, part_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class _Picture:
             ("GPU", [device for device in machine.devices if device.computes]),
             ("Display only", [device for device in machine.devices if not device.computes]),
             ("NIC", [_as_device(nic) for nic in machine.nics]),
+            ("NVMe", [_as_device(disk) for disk in machine.disks]),
         )
 
     def packages(self) -> list[Html]:
@@ -181,9 +184,9 @@ class _Picture:
         parts = [
             tag(
                 "li",
-                self.crew.chips(self.crew.of_device(device.pci, (part.uuid,))),
-                f"MIG {_known(part.gpu_instance)}/{_known(part.compute_instance)} ",
-                tag("code", part.uuid),
+                self.crew.chips(self.crew.of_device(device.pci, (Handle(device, part).label,))),
+                f"{part_kind(device)} {part_name(part)} ",
+                tag("code", part.uuid) if part.uuid else None,
             )
             for part in device.partitions
         ]
@@ -261,10 +264,6 @@ def _by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Ite
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
-
-
-def _known(number: int | None) -> str:
-    return "?" if number is None else str(number)
 
 
 def _key(crew: Crew, machine: Machine) -> Html:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from numabind._cpulist import format_list
-from numabind._machine import Device, Machine, Nic, Node
+from numabind._machine import Device, Machine, Nic, Node, Partition
+from numabind._near import nearest_nics
 from numabind._placement import Placement, Plan
 from numabind._problems import NOTES, Problem
 
@@ -16,11 +17,13 @@ def machine_text(machine: Machine) -> str:
     """The machine: a line of numbers, its nodes, its devices, and what this process may use."""
     parts = [_headline(machine), "", _nodes(machine)]
     if machine.devices:
-        parts += ["", _devices(machine.devices)]
+        parts += ["", _devices(machine)]
     else:
         parts += ["", "No GPU or accelerator on the PCI bus."]
     if machine.nics:
-        parts += ["", _nics(machine.nics)]
+        parts += ["", _nics("NIC", machine.nics)]
+    if machine.disks:
+        parts += ["", _nics("NVME", machine.disks)]
     parts += ["", _allowed(machine)]
     return "\n".join(parts)
 
@@ -71,25 +74,47 @@ def _memory(node: Node) -> str:
     return f"{gibibytes:.0f} GiB" if gibibytes >= 10 else f"{node.memory_bytes / (1 << 20):.0f} MiB"
 
 
-def _devices(devices: Iterable[Device]) -> str:
-    rows = [("DEVICE", "VENDOR", "NODE", "LOCAL CPUS", "UUID", "NAME")]
-    for device in devices:
+def _devices(machine: Machine) -> str:
+    near_nic = any(nic.rdma for nic in machine.nics)
+    rows: list[tuple[str, ...]] = [
+        ("DEVICE", "VENDOR", "NODE", "LOCAL CPUS", "NEAREST NIC", "UUID", "NAME")
+    ]
+    for device in machine.devices:
         node = "unknown" if device.node is None else str(device.node)
         if device.node is None and device.near_nodes:
             node = format_list(device.near_nodes)
         name = device.name or f"{device.vendor_id:04x}:{device.device_id:04x}"
         local = "-" if device.local_cpus is None else format_list(device.local_cpus) or "none"
         kind = "" if device.computes else " (display only)"
-        rows.append((device.pci, device.vendor, node, local, device.uuid or "-", name + kind))
+        if device.partitioning:
+            kind += f" ({device.partitioning})"
+        nearest = nearest_nics(machine, device) if device.computes else None
+        nic = nearest.text if nearest else "-"
+        rows.append((device.pci, device.vendor, node, local, nic, device.uuid or "-", name + kind))
         rows += [
-            ("  MIG", "", node, "", part.uuid, f"{part.gpu_instance}/{part.compute_instance}")
+            (f"  {part_kind(device)}", "", node, "", "", part.uuid or "-", part_name(part))
             for part in device.partitions
         ]
+    if not near_nic:
+        rows = [(*row[:4], *row[5:]) for row in rows]
     return table(rows)
 
 
-def _nics(nics: Iterable[Nic]) -> str:
-    rows = [("NIC", "NODE", "NAMES")]
+def part_kind(device: Device) -> str:
+    """What a part of this vendor's devices is called."""
+    return {"nvidia": "MIG", "intel": "tile"}.get(device.vendor, "part")
+
+
+def part_name(part: Partition) -> str:
+    """ "1/0", the GPU and compute instance under MIG, else the part's number."""
+    if part.number is not None:
+        return str(part.number)
+    numbers = (part.gpu_instance, part.compute_instance)
+    return "/".join("?" if number is None else str(number) for number in numbers)
+
+
+def _nics(what: str, nics: Iterable[Nic]) -> str:
+    rows = [(what, "NODE", "NAMES")]
     for nic in nics:
         names = ", ".join(nic.names) or f"{nic.vendor_id:04x}:{nic.device_id:04x}"
         rows.append((nic.pci, "unknown" if nic.node is None else str(nic.node), names))
@@ -107,8 +132,10 @@ def _allowed(machine: Machine) -> str:
 
 def plan_text(plan: Plan, why: bool = True) -> str:
     """The placements as a table, and under `why` how each came about."""
-    rows: list[tuple[str, ...]] = [("RANK", "DEVICE", "NODE", "CPUS", "MEMORY", "THREADS")]
+    rows: list[tuple[str, ...]] = [("RANK", "DEVICE", "NODE", "CPUS", "MEMORY", "THREADS", "NIC")]
     rows += [_placement_row(placement) for placement in plan.placements]
+    if not any(placement.nics for placement in plan.placements):
+        rows = [row[:-1] for row in rows]
     parts = [f"mode {plan.options.mode}, memory {plan.options.memory}", "", table(rows)]
     if why:
         parts.append("")
@@ -133,6 +160,7 @@ def _placement_row(placement: Placement) -> tuple[str, ...]:
         cpus if placement.bound else f"{cpus} (kept)",
         memory,
         str(placement.threads),
+        ",".join(placement.nics) or "-",
     )
 
 

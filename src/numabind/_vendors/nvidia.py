@@ -13,11 +13,15 @@ those that this process may not open (containers, Slurm's ConstrainDevices); acc
 opening them, since the kernel asks the device cgroup there too. nvmlDeviceGetNumaNodeId names the
 GPU's own memory ("only applies to platforms where the GPUs are NUMA nodes", NVML API reference), so
 it never says where host memory should go.
+
+Visible devices: CUDA C++ Programming Guide, "CUDA Environment Variables" (CUDA_VISIBLE_DEVICES,
+CUDA_DEVICE_ORDER); NVIDIA MIG User Guide, "CUDA Visible Devices".
 """
 
 from __future__ import annotations
 
 from numabind._address import bus_order, parse_address
+from numabind._handle import Handle, Visible, by_number, find_uuid, is_number
 from numabind._machine import Device, Partition
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
@@ -26,10 +30,10 @@ from numabind._vendors import Identified
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-VENDOR = "nvidia"
+assigned = "CUDA_VISIBLE_DEVICES"
 
 
 @record
@@ -213,3 +217,70 @@ def _words_to_nodes(words: Any) -> frozenset[int] | None:
         64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1
     }
     return frozenset(found) or None
+
+
+def handles(devices: tuple[Device, ...], _environ: Mapping[str, str]) -> tuple[Handle, ...]:
+    """The GPUs; an instance under MIG is seen only when it is named."""
+    return tuple(Handle(device) for device in devices)
+
+
+def visible(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible:
+    """What CUDA_VISIBLE_DEVICES leaves, in its order."""
+    value = environ.get(assigned)
+    ordered, problems = _cuda_order(devices, environ)
+    if value is None:
+        return Visible(handles(devices, environ), None, ordered, problems)
+    chosen, numbered = _select(value, devices)
+    if not numbered:
+        ordered, problems = True, ()
+    return Visible(chosen, assigned, ordered, problems)
+
+
+def _cuda_order(
+    devices: tuple[Device, ...], environ: Mapping[str, str]
+) -> tuple[bool, tuple[Problem, ...]]:
+    """Whether CUDA's numbering is the bus order, and what is to be said about it.
+
+    FASTEST_FIRST, the default, keeps bus order among equals.
+    """
+    order = environ.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST").strip().upper()
+    models = {(device.vendor_id, device.device_id) for device in devices}
+    unread = any(device_id == 0 for _, device_id in models)
+    if order == "PCI_BUS_ID" or len(devices) == 1 or (len(models) == 1 and not unread):
+        return True, ()
+    if unread:
+        return True, (problem("device-order-assumed", "sysfs does not name the GPUs' models"),)
+    names = sorted({d.name or f"{d.vendor_id:04x}:{d.device_id:04x}" for d in devices})
+    return False, (
+        problem(
+            "device-order-unknown",
+            f"the GPUs are of unlike models ({', '.join(names)}) and CUDA_DEVICE_ORDER is "
+            f"{environ.get('CUDA_DEVICE_ORDER') or 'not set'}",
+        ),
+    )
+
+
+def _select(value: str, devices: tuple[Device, ...]) -> tuple[tuple[Handle, ...], bool]:
+    """Apply a CUDA_VISIBLE_DEVICES list; also whether any entry was a number.
+
+    The list ends at the first entry that names nothing; an entry that names a device a second time
+    makes the whole list empty; with MIG only the first instance is enumerated.
+    """
+    chosen: list[Handle] = []
+    by_number = False
+    for entry in value.split(","):
+        handle = _one(entry.strip(), devices)
+        if handle is None:
+            break
+        by_number = by_number or entry.strip().isdigit()
+        if any(handle == other for other in chosen):
+            return (), by_number
+        chosen.append(handle)
+    first = next((handle for handle in chosen if handle.partition), None)
+    return ((first,) if first else tuple(chosen)), by_number
+
+
+def _one(entry: str, devices: tuple[Device, ...]) -> Handle | None:
+    if is_number(entry):
+        return by_number(entry, handles(devices, {}))
+    return find_uuid(entry, devices)

@@ -142,9 +142,64 @@ def loader():
             say(check="loader", rank=worker, cpus=cpus, policy=policy, pages=pages)
 
 
+def pages_of(*tensors):
+    """4 KiB pages of the mappings that hold these tensors, on each node."""
+    with open("/proc/self/numa_maps") as file:
+        lines = [line.split() for line in file]
+    found = {}
+    for tensor in tensors:
+        words = max(
+            (words for words in lines if int(words[0], 16) <= tensor.data_ptr()),
+            key=lambda words: int(words[0], 16),
+        )
+        size = int(words[-1].removeprefix("kernelpagesize_kB=")) // 4
+        for word in words:
+            node, equals, pages = word[1:].partition("=")
+            if equals and word[0] == "N" and node.isdigit():
+                found[node] = found.get(node, 0) + int(pages) * size
+    return found
+
+
+def offload():
+    """Host memory on the node that was asked for, whatever thread touches it first."""
+    import torch
+
+    import numabind.torch
+
+    os.sched_setaffinity(0, {0, 1, 2, 3})
+    tensor = numabind.torch.empty_pinned((8 << 20,), torch.float32, node=1).fill_(1.0)
+    say(check="pinned", node=1, cpus=kernel.affinity(), pages=pages_of(tensor))
+    with numabind.bind(gpu=GPUS[2]):
+        home = numabind.torch.Pool()
+        say(check="pinned", node=home.node, cpus=[], pages=pages_of(home.empty(1000)))
+    full = numabind.torch.Pool(1)
+    most = [full.empty(1 << 30, torch.uint8) for _ in range(2)]
+    names = [p.name for p in full.problems]
+    say(check="node that is full", problems=names, pages=pages_of(*most))
+    try:
+        numabind.torch.Pool(1, strict=True).empty(1 << 30, torch.uint8)
+    except numabind.BindError as error:
+        say(check="strict", problems=[p.name for p in error.problems])
+    del most
+    full.trim()
+    model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512))
+    optimizer = torch.optim.Adam(model.parameters())
+    numabind.torch.rehome(model, node=1)
+    numabind.torch.rehome(optimizer, node=1)
+    saving = numabind.torch.offload_activations(min_bytes=0, node=1)
+    for _ in range(2):
+        with saving:
+            loss = model(torch.randn(64, 512)).square().sum()
+        say(check="activations", pages=pages_of(saving.pool.empty(1)))
+        loss.backward()
+        optimizer.step()
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    say(check="states", pages=pages_of(*model.parameters(), *states), count=len(states))
+
+
 if __name__ == "__main__":
     if "torch" in sys.argv:
-        checks = torchrun, elastic, loader
+        checks = torchrun, elastic, loader, offload
     else:
         checks = spawning, spawn_at_once, bound
     for check in checks:

@@ -14,7 +14,7 @@ import kernel
 from kernel import Buffer, Witness, say
 
 import numabind
-from numabind import _bind
+from numabind import _bind, _worker
 
 GPUS = kernel.gpus()
 NEAR0 = [pci for pci, node in GPUS if node == 0]
@@ -227,7 +227,7 @@ def again():
         say(check=f"restored-{name}", omp=os.environ.get("OMP_NUM_THREADS"), **state())
     with numabind.bind(gpu=NEAR1[1], memory="bind") as inside:
         say(check="with", **state(inside))
-    say(check="with-after", mark=os.environ.get(_bind.MARK), **state())
+    say(check="with-after", mark=os.environ.get(_worker.MARK), **state())
     say(check="after-restore", **state(numabind.bind(gpu=NEAR1[1])))
 
 

@@ -1,7 +1,4 @@
-"""numabind for PyTorch's own moving parts. Importing this does not import torch.
-
-loader = DataLoader(data, num_workers=8, worker_init_fn=numabind.torch.worker_init_fn(reserve=2))
-"""
+"""Cores for the workers of a DataLoader."""
 
 from __future__ import annotations
 

@@ -1,0 +1,140 @@
+"""One call that gives a trainer with offload its place, its host memory and its threads."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from numabind._bind import bind, log_problems
+from numabind._binding import Binding
+from numabind._errors import UsageError
+from numabind._problems import Problem, problem
+from numabind._record import record
+from numabind.torch._activations import offload_activations
+from numabind.torch._threads import optimizer_threads
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+    import torch
+
+KINDS = (None, "states", "full")
+
+
+@record
+class Offload:
+    """What setup_cpu_offload did: the Binding (None if nothing is offloaded), and the threads.
+
+    `threads` is what the optimizer's steps have, None unless it runs on the CPU ("full").
+    """
+
+    optimizer: str | None
+    binding: Binding | None
+    threads: int | None
+    activations: offload_activations | None
+    problems: tuple[Problem, ...] = ()
+
+    def saving(self) -> AbstractContextManager[object]:
+        """The context to run forward in: activations go to host memory if that was asked for."""
+        import contextlib
+
+        return self.activations if self.activations is not None else contextlib.nullcontext()
+
+
+class _Hooks:
+    """Threads for each optimizer's step, as global hooks of torch.optim."""
+
+    def __init__(self, threads: optimizer_threads) -> None:
+        from torch.optim.optimizer import (
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
+
+        self.threads, self.wide = threads, False
+        self.handles = (
+            register_optimizer_step_pre_hook(self.before),
+            register_optimizer_step_post_hook(self.after),
+        )
+
+    def before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self.wide:  # the step before raised, and its post hook never ran
+            self.after()
+        on_host = any(p.device.type == "cpu" for g in optimizer.param_groups for p in g["params"])
+        if on_host:
+            self.threads.__enter__()
+            self.wide = True
+
+    def after(self, *_: Any) -> None:
+        if self.wide:
+            self.wide = False
+            self.threads.__exit__()
+
+    def remove(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+# torch's hooks are the whole process's, and so is what was set up: a second call replaces it.
+_hooks: list[_Hooks] = []
+
+
+def setup_cpu_offload(
+    optimizer: str | None = None,
+    activations: bool = False,
+    *,
+    gpu: str | None = None,
+    min_bytes: int = 64 << 10,
+    **options: Any,
+) -> Offload:
+    """Put this worker next to its GPU if it offloads anything to host memory, and size its threads.
+
+    `optimizer` says what of it is on the host: None, its "states" (copied to the GPU for the step),
+    or "full": the step runs on the CPU, and only then do torch.optim's steps on host parameters get
+    this worker's threads, each step and no longer. `activations`: what autograd saves goes to host
+    memory, inside `with offload.saving():`. With neither, nothing is done.
+
+    The GPU is torch's current device, found by its UUID, if CUDA is already in use; else what
+    `numabind.bind` finds. Call it first; it may also be called after init_process_group, when it
+    moves what can be moved (move_pages) and says what was placed elsewhere for good. `options` are
+    `bind`'s. Twice is once: a second call leaves what the last one asks for. Raises UsageError for
+    a wrong argument, BindError only under strict.
+    """
+    if optimizer not in KINDS:
+        raise UsageError(f'optimizer must be None, "states" or "full", not {optimizer!r:.40}')
+    if not isinstance(activations, bool):
+        raise UsageError(f"activations must be True or False, not {activations!r:.40}")
+    for hooks in _hooks:
+        hooks.remove()
+    _hooks.clear()
+    if optimizer is None and not activations:
+        return Offload(None, None, None, None)
+    binding = bind(gpu if gpu is not None else current_gpu(), **{"move_pages": True, **options})
+    said = _left_elsewhere(binding)
+    log_problems(said)
+    threads = None
+    if optimizer == "full":
+        sized = optimizer_threads()
+        threads = sized.threads
+        _hooks.append(_Hooks(sized))
+    saving = offload_activations(min_bytes) if activations else None
+    return Offload(optimizer, binding, threads, saving, (*binding.problems, *said))
+
+
+def current_gpu() -> str | None:
+    """The UUID of torch's current device; None if torch has not begun to use CUDA.
+
+    A CUDA ordinal is never used: it means another GPU under CUDA_VISIBLE_DEVICES.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"
+
+
+def _left_elsewhere(binding: Binding) -> tuple[Problem, ...]:
+    if not binding.pages_left:
+        return ()
+    cause = f"{binding.pages_left} pages would not move, {binding.pages_moved or 0} were moved"
+    return (problem("placed-elsewhere", cause),)

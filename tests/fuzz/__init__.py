@@ -1,0 +1,1 @@
+"""Fuzz targets: damaged machines, snapshots, books and variables must never end in a traceback."""
