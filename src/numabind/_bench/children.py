@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import contextmanager
 
 from numabind._errors import NumabindError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 
@@ -22,10 +23,23 @@ class ChildError(NumabindError):
     """A child ended before it answered."""
 
 
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let a Ctrl-C wait while a child is forked and noted down.
+
+    One that came between would be a traceback of the child's, or leave it to itself.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Child:
     """A forked process. `make` runs there first; what it returns answers each question.
 
-    Questions and answers are what JSON can hold.
+    Questions and answers are what JSON can hold. Make it and keep it within `interrupts_held`.
     """
 
     def __init__(self, make: Callable[[], Callable[[Any], Any]]) -> None:
@@ -71,6 +85,7 @@ def _serve(make: Callable[[], Callable[[Any], Any]], hear: int, answer: int) -> 
     """The child's whole life."""
     # Ctrl-C reaches the whole group; the parent ends its children.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     code = 1
     try:
         reply = make()

@@ -15,7 +15,7 @@ import time
 from itertools import repeat
 
 from numabind._bench.arena import Arena, Misplaced, chain
-from numabind._bench.children import Child
+from numabind._bench.children import Child, interrupts_held
 from numabind._bench.results import Pair, Samples
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
@@ -135,7 +135,9 @@ def _hire(crew: list[Child], wanted: Layout, node: int, size: int) -> None:
     near = cpus.get(node) or next(iter(cpus.values()))
     most = max(len(some) for some in cpus.values())
     for slot in range(most):
-        crew.append(Child(_worker(node, size // most, near[slot % len(near)], slot, wanted.numa)))
+        work = _worker(node, size // most, near[slot % len(near)], slot, wanted.numa)
+        with interrupts_held():
+            crew.append(Child(work))
     for child in crew:
         child.ask(None)
     for child in crew:
