@@ -301,6 +301,21 @@ def _completion(parsed: argparse.Namespace, _: list[str]) -> int:
     return Exit.DONE
 
 
+def _bench(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._measuring import bench_verb
+
+    return bench_verb(parsed, _machine(parsed)[0])
+
+
+def _calibrate(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._measuring import calibrate_verb
+
+    # What an earlier map or snapshot says is not the firmware's word.
+    ours = ("NUMABIND_MAP", "NUMABIND_SNAPSHOT")
+    environ = {name: value for name, value in os.environ.items() if name not in ours}
+    return calibrate_verb(parsed, _machine(parsed, environ)[0])
+
+
 def _start(parsed: argparse.Namespace, command: list[str]) -> int:
     verb, command = parsed.verb, [*parsed.cmd, *command]
     if not command:
@@ -329,4 +344,6 @@ _VERBS = {
     "report": _report,
     "top": _top,
     "completion": _completion,
+    "bench": _bench,
+    "calibrate": _calibrate,
 }
