@@ -35,7 +35,8 @@ ORDER = [
     *("_report", "_report.text", "_report.status", "_report.findings", "_report.colour"),
     *("_report.markup", "_report.crew", "_report.drawing", "_report.tables"),
     *("_report.bench", "_report.heat", "_report.html"),
-    *("_arguments", "_parser", "_top", "_verbs", "_terminal", "_measuring"),
+    *("_arguments", "_parser", "_grammar", "_completion", "_manual", "_top", "_verbs", "_terminal"),
+    *("_measuring",),
     *("_launched", "_watch", "_launch"),
     *("_autobind.sitecustomize", "_cli", "__main__"),
 ]

@@ -292,6 +292,15 @@ def _top(parsed: argparse.Namespace, _: list[str]) -> int:
     return top_verb(parsed)
 
 
+def _completion(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._completion import script
+    from numabind._grammar import grammar
+    from numabind._parser import make_parser
+
+    print(script(parsed.shell, *grammar(make_parser())), end="")
+    return Exit.DONE
+
+
 def _bench(parsed: argparse.Namespace, _: list[str]) -> int:
     from numabind._measuring import bench_verb
 
@@ -334,6 +343,7 @@ _VERBS = {
     "doctor": _doctor,
     "report": _report,
     "top": _top,
+    "completion": _completion,
     "bench": _bench,
     "calibrate": _calibrate,
 }
