@@ -277,6 +277,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "This machine has one NUMA node, so there is nothing that binding could improve.",
         "Nothing to do.",
     ),
+    "out-of-descriptors": (
+        "The process or the machine had no file descriptor left, so the files that describe the "
+        "machine could not be opened. Nothing is bound.",
+        "Bind before files are opened (numabind run, or bind() first thing in the program), or "
+        "raise the limit (ulimit -n).",
+    ),
     "overlapping-nodes": (
         "Some of a node's CPUs are also in an earlier node, which no working kernel shows; the "
         "later node was left out.",
