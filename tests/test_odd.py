@@ -40,14 +40,18 @@ STARTS = 100
 
 
 def test_of_many_starts_at_once_none_is_lost(environ: dict[str, str]) -> None:
-    command = [NUMABIND, "run", "--quiet", "--local-rank"]
+    # They wait until nobody can write to the gate any more.
+    gate, hold = os.pipe()
+    run = ["sh", "-c", 'read _; exec "$@"', "sh", NUMABIND, "run", "--quiet", "--local-rank"]
     shell = ["--", "sh", "-c", f"echo $$; {MASK}"]
     jobs = [
         subprocess.Popen(
-            [*command, str(n % 2), *shell], env=environ, stdout=subprocess.PIPE, text=True
+            [*run, str(n % 2), *shell], env=environ, stdin=gate, stdout=subprocess.PIPE, text=True
         )
         for n in range(STARTS)
     ]
+    os.close(gate)
+    os.close(hold)
     for n, job in enumerate(jobs):
         out, _ = job.communicate(timeout=300)
         cpu = (CPUS[0], CPUS[-1])[n % 2]

@@ -247,8 +247,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "processes-unseen": (
         "Without NVML a process that holds a GPU is known by its open device files, and those of "
-        "other users' processes are shown to CAP_SYS_PTRACE only: such processes are not listed.",
-        "Run numabind status as root; in a container add --cap-add SYS_PTRACE; or install "
+        "other users' processes are shown to CAP_SYS_PTRACE only: such processes are not listed. "
+        "Nor are any where /proc is not mounted, or hides them (hidepid).",
+        "Mount /proc; run numabind status as root; in a container add --cap-add SYS_PTRACE; or install "
         "nvidia-ml-py, since NVML lists the processes of all users.",
     ),
     "no-worker-bound": (
