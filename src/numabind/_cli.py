@@ -96,7 +96,6 @@ def run(values: dict[str, Any], command: list[str]) -> int:
     """Bind this process and become the command: same pid, its signals, its exit code."""
     from numabind import _bind
     from numabind._binding import unbound
-    from numabind._discover import readable_or_problem
     from numabind._options import make_options, options_of
     from numabind._resolve import check_named
     from numabind._terminal import become, say, tell
@@ -112,7 +111,7 @@ def run(values: dict[str, Any], command: list[str]) -> int:
             planned = _bind.prepare(request)
         except MachineError as error:
             # No /sys in this container, say: no reason to keep the command from running.
-            binding = unbound(readable_or_problem(error))
+            binding = unbound(_bind.as_problem(error))
             if options.strict:
                 raise BindError(binding.problems) from error
         else:

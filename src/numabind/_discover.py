@@ -298,11 +298,6 @@ def unfit(machine: Machine, here: Root) -> str | None:
     return None
 
 
-def readable_or_problem(error: MachineError) -> Problem:
-    """A MachineError as the problem `machine-unreadable`, for callers that must not fail."""
-    return problem("machine-unreadable", str(error))
-
-
 def anonymous(machine: Machine) -> Machine:
     """The machine without what names it: host name, boot id, UUIDs. Its shape stays."""
     devices = tuple(

@@ -266,8 +266,9 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "processes-unseen": (
         "Without NVML a process that holds a GPU is known by its open device files, and those of "
-        "other users' processes are shown to CAP_SYS_PTRACE only: such processes are not listed.",
-        "Run numabind status as root; in a container add --cap-add SYS_PTRACE; or install "
+        "other users' processes are shown to CAP_SYS_PTRACE only: such processes are not listed. "
+        "Nor are any where /proc is not mounted, or hides them (hidepid).",
+        "Mount /proc; run numabind status as root; in a container add --cap-add SYS_PTRACE; or install "
         "nvidia-ml-py, since NVML lists the processes of all users.",
     ),
     "no-worker-bound": (
@@ -295,6 +296,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "one-node": (
         "This machine has one NUMA node, so there is nothing that binding could improve.",
         "Nothing to do.",
+    ),
+    "out-of-descriptors": (
+        "The process or the machine had no file descriptor left, so the files that describe the "
+        "machine could not be opened. Nothing is bound.",
+        "Bind before files are opened (numabind run, or bind() first thing in the program), or "
+        "raise the limit (ulimit -n).",
     ),
     "overlapping-nodes": (
         "Some of a node's CPUs are also in an earlier node, which no working kernel shows; the "
