@@ -83,6 +83,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Nothing to do on a machine without CUDA; else look at the memory limits of this container "
         "(ulimit -l, the memory cgroup).",
     ),
+    "selector-not-understood": (
+        "ONEAPI_DEVICE_SELECTOR has a form that numabind does not read, so which GPU an ordinal "
+        "means can't be told.",
+        "Write it as level_zero:0,1 (or ZE_AFFINITY_MASK=0,1), or name the GPU by its PCI address "
+        "(--gpu).",
+    ),
     "slab-elsewhere": (
         "Part of the host memory that was asked for on a node came from another one, because the "
         "node had no more. Read back page by page after touching it.",

@@ -71,7 +71,7 @@ def find_gpu(machine: Machine, seen: Visible, text: str) -> tuple[Handle | None,
     if is_number(ordinal):
         number = int(ordinal)
         if not seen.ordered:
-            return None, next(p for p in seen.problems if p.name == "device-order-unknown")
+            return None, seen.problems[-1]
         if number < len(seen.handles):
             return seen.handles[number], None
         which = f"{seen.source} shows" if seen.source else "there are"
