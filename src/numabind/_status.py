@@ -14,7 +14,7 @@ from numabind._options import METHODS, Options, make_options
 from numabind._problems import Problem, problem
 from numabind._process import Pages, Process, Stray, printable
 from numabind._record import record, replace
-from numabind._worker import LAUNCHERS, MARK
+from numabind._worker import DEVICES, LAUNCHERS, MARK, names_one_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -198,8 +198,7 @@ class Look:
     def by_rank(self, environ: Mapping[str, str]) -> tuple[str, ...] | None:
         """The GPU that a worker with this environment has by its rank or its only visible one."""
         ranked = any(environ.get(variable, "").strip() for _, variable, _ in LAUNCHERS)
-        one = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES", ""))
-        if not ranked and ("," in one or not one.strip()):
+        if not ranked and not any(names_one_device(environ.get(name, "")) for name in DEVICES):
             return None
         from numabind._bind import Request, seat_of
 
