@@ -46,6 +46,7 @@ class Facts:
     name: str | None = None
     memory_node: int | None = None
     near: frozenset[int] | None = None
+    near_cpus: frozenset[int] | None = None
     partitions: tuple[Partition, ...] = ()
 
 
@@ -68,8 +69,9 @@ def identify(root: Root, devices: tuple[Device, ...], runtime: bool) -> Identifi
                 known = {name: value for name, value in fact.__dict__.items() if value is not None}
                 facts[pci] = replace(facts.get(pci, Facts()), **known)
     near = {pci: fact.near for pci, fact in facts.items() if fact.near is not None}
+    near_cpus = {pci: f.near_cpus for pci, f in facts.items() if f.near_cpus is not None}
     merged = tuple(_with_facts(device, facts.get(device.pci)) for device in devices)
-    return Identified(merged, near, problems)
+    return Identified(merged, near, problems, near_cpus)
 
 
 def _with_facts(device: Device, fact: Facts | None) -> Device:
@@ -177,7 +179,8 @@ def _ask_all(pynvml: Any) -> dict[str, Facts]:
             minor=ask("nvmlDeviceGetMinorNumber", handle),
             name=_text(ask("nvmlDeviceGetName", handle)) or None,
             memory_node=_own_node(ask("nvmlDeviceGetNumaNodeId", handle)),
-            near=_words_to_nodes(ask("nvmlDeviceGetMemoryAffinity", handle, 16, 0)),
+            near=_words_to_numbers(ask("nvmlDeviceGetMemoryAffinity", handle, 16, 0)),
+            near_cpus=_words_to_numbers(ask("nvmlDeviceGetCpuAffinity", handle, 128)),
             partitions=tuple(_instances(ask, handle)),
         )
     return facts
@@ -211,8 +214,8 @@ def _own_node(value: int | None) -> int | None:
     return value if value is not None and 0 <= value < 1 << 16 else None
 
 
-def _words_to_nodes(words: Any) -> frozenset[int] | None:
-    """NVML's node mask, an array of C unsigned longs, as node numbers; None if it is empty."""
+def _words_to_numbers(words: Any) -> frozenset[int] | None:
+    """NVML's mask of nodes or CPUs, an array of C unsigned longs; None if it is empty."""
     found = {
         64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1
     }
