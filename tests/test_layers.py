@@ -33,7 +33,7 @@ ORDER = [
     *("_report", "_report.text", "_report.status", "_report.findings", "_report.colour"),
     *("_report.markup", "_report.crew", "_report.drawing", "_report.tables", "_report.html"),
     *("_arguments", "_parser", "_top", "_verbs", "_terminal", "_launched", "_watch", "_launch"),
-    *("_autobind.sitecustomize", "_cli", "__main__"),
+    *("_autobind.sitecustomize", "_commands", "_cli", "__main__"),
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.
 DISPATCHERS = {

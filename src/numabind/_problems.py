@@ -308,6 +308,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "The worker's local rank is not among the visible devices.",
         "Start at most one worker per GPU, give this one a visible device, or use --share.",
     ),
+    "run-around-launcher": (
+        "numabind run stands before a launcher that sees several GPUs. All its workers would "
+        "inherit the place of one of them, so nothing was bound.",
+        "Use numabind launch -- before the launcher, or numabind run -- before the worker's own "
+        "command (torchrun --no-python numabind run -- CMD).",
+    ),
     "places-overlap": (
         "Some GPUs' places overlap without being the same (a narrow local_cpulist, a NUMABIND_MAP "
         "with cpus=), so exclusive can't keep their workers apart.",
