@@ -198,6 +198,16 @@ CASES: dict[str, tuple[str, Case]] = {
         "openmp-binds",
         (H100, {}, {"OMP_PROC_BIND": "false", "KMP_AFFINITY": "verbose,none"}, {}, []),
     ),
+    "openmp places": ("openmp-binds", (H100, {}, {"OMP_PLACES": "cores"}, {}, ["warning"])),
+    "openmp places, off": (
+        "openmp-binds",
+        (H100, {}, {"OMP_PLACES": "cores", "OMP_PROC_BIND": "false"}, {}, []),
+    ),
+    "framework": (
+        "framework-binds",
+        (H100, {}, {"SGLANG_SET_CPU_AFFINITY": "1", "I_MPI_PIN": "on"}, {}, ["warning"] * 2),
+    ),
+    "framework, off": ("framework-binds", (H100, {}, {"SGLANG_SET_CPU_AFFINITY": "0"}, {}, [])),
     "nccl": (
         "nccl-ignores-affinity",
         (H100, {}, {"NCCL_IGNORE_CPU_AFFINITY": "1"}, {}, ["warning"]),

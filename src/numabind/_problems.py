@@ -62,6 +62,8 @@ HARMLESS = frozenset(
         "bad-setting",
         "launcher-bound",
         "map-unmatched",
+        "node-memory-low",
+        "openmp-binds",
         "no-worker-bound",
         "snapshot-unfit",
         "spawned-elsewhere",
@@ -264,6 +266,17 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "seen from outside.",
         "Use numabind.bound or numabind.spawning in the script; or set LOCAL_RANK, or a single "
         "CUDA_VISIBLE_DEVICES, for each child.",
+    ),
+    "node-memory-low": (
+        "Memory policy bind was asked for, and hardly any memory is free on the worker's node: "
+        "when it is full, the kernel kills the worker.",
+        "Use --memory prefer, which spills to other nodes; or free memory (numabind doctor).",
+    ),
+    "openmp-binds": (
+        "A variable has the OpenMP runtime bind this worker's threads itself, after numabind has: "
+        "all workers of a node then run on the same few cores of it.",
+        "Unset the variable, or give each worker cores of its own (--mode exclusive) and name no "
+        "CPU numbers in it.",
     ),
     "not-linux": (
         "numabind binds on Linux only; here it does nothing.",
