@@ -83,6 +83,7 @@ def meminfo(node: int, free_kib: int, total_kib: int = 1 << 20, cache_kib: int =
     )
 
 
+GUEST = "processor\t: 0\nflags\t\t: fpu vme hypervisor lahf_lm\n"
 CROWDED = tuple(changed(gpu, numa_node=0) for gpu in SHAPES["snc2_smt"].gpus)
 MSI = {f"{PCI}/{FIRST}/msi_irqs/77": "msi\n"}
 NIC = {
@@ -265,6 +266,19 @@ CASES: dict[str, tuple[str, Case]] = {
     ),
     "irqbalance": ("irqbalance-runs", (H100, {"proc/99/comm": "irqbalance\n"}, {}, {}, ["note"])),
     "no irqbalance": ("irqbalance-runs", (H100, {"proc/99/comm": "sshd\n"}, {}, {}, [])),
+    "flat guest": (
+        "guest-hides-topology",
+        ("all_gpus_on_one_node", {"proc/cpuinfo": GUEST}, {}, {}, ["warning"]),
+    ),
+    "guest of one node": (
+        "guest-hides-topology",
+        ("vm_one_node", {"proc/cpuinfo": GUEST}, {}, {"gpus": SHAPES[H100].gpus[:2]}, ["note"]),
+    ),
+    "guest that tells": ("guest-hides-topology", (H100, {"proc/cpuinfo": GUEST}, {}, {}, [])),
+    "no guest": (
+        "guest-hides-topology",
+        ("all_gpus_on_one_node", {"proc/cpuinfo": GUEST.replace("hypervisor ", "")}, {}, {}, []),
+    ),
     "one package": ("gpus-on-one-package", ("all_gpus_on_one_node", {}, {}, {}, ["note"])),
     "two packages": ("gpus-on-one-package", (H100, {}, {}, {}, [])),
     "crowded": ("gpus-crowd-one-node", ("snc2_smt", {}, {}, {"gpus": CROWDED}, ["warning"])),

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from typing_extensions import Self
 
 import numabind
-from launchers.pretend import ADDRESSES, CPUS, HALVES, write_snapshot
+from launchers.pretend import ADDRESSES, ALL, CPUS, HALVES, write_snapshot
 from machines.build import build
 from machines.known import KNOWN
 from machines.shapes import SHAPES
@@ -100,6 +100,23 @@ def test_what_numabind_bound_is_near_its_gpu(environ: dict[str, str]) -> None:
         done = numabind_status(environ, "--min-local=0", worker.pid)
         assert done.returncode == 1
         assert "1 threads are elsewhere" in done.stderr
+
+
+def test_a_mask_that_shrank_since(environ: dict[str, str], tmp_path: Path) -> None:
+    snapshot = json.loads(Path(environ["NUMABIND_SNAPSHOT"]).read_text())
+    first, second = snapshot["nodes"]
+    first["cpus"], second["cpus"] = ALL, ""
+    snapshot["cpus"] = [{**cpu, "node": 0} for cpu in snapshot["cpus"]]
+    file = tmp_path / "whole.json"
+    file.write_text(json.dumps(snapshot))
+    environ = {**environ, "NUMABIND_SNAPSHOT": str(file)}
+    with Worker(environ, "--gpu", ADDRESSES[0]) as worker:
+        process = only(numabind_status(environ, "--json", worker.pid))
+        assert "affinity-not-kept" not in {said["name"] for said in process["problems"]}
+        os.sched_setaffinity(worker.pid, CPUS[:1])
+        process = only(numabind_status(environ, "--json", worker.pid))
+    (said,) = (s for s in process["problems"] if s["name"] == "affinity-not-kept")
+    assert f"was given CPUs {ALL} and has {CPUS[0]}" in said["cause"]
 
 
 def test_a_rank_in_the_environment_says_which_gpu(environ: dict[str, str]) -> None:

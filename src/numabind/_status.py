@@ -136,7 +136,7 @@ class Look:
         pages, policy, said = self.pages(witness)
         if not count:
             return None
-        problems = list(said)
+        problems = [*said, *_narrowed(pid)]
         if place.devices and place.nodes is None:
             gpus = " and ".join(place.devices)
             problems.append(problem("no-numa-node", f"nobody knows the node of {gpus}"))
@@ -277,6 +277,24 @@ class Look:
             return Pages("status", {0: _by_kind(pid)}), None, ()
         cause = f"this kernel has no numa_maps for process {pid}"
         return None, None, (problem("pages-unreadable", cause),)
+
+
+def _narrowed(pid: int) -> tuple[Problem, ...]:
+    """`affinity-not-kept`, if numabind bound this process and its first thread has less now.
+
+    OpenMP, a library that was imported, or taskset did that: all workers may sit on one core.
+    """
+    words = _proc.environment(pid).get(MARK, "").split()
+    if len(words) != 6 or words[0] != str(pid):
+        return ()  # a child of a worker may well have a part of its place
+    try:
+        given, now = parse_list(words[2]), frozenset(os.sched_getaffinity(pid))
+    except (ValueError, OSError):
+        return ()
+    if not now < given:
+        return ()
+    cause = f"its first thread was given CPUs {format_list(given)} and has {format_list(now)}"
+    return (problem("affinity-not-kept", cause),)
 
 
 def with_share(pages: Pages, nodes: frozenset[int]) -> Pages:
