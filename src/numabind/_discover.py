@@ -20,11 +20,13 @@ from numabind._pci import (
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._sysfs import (
+    NODE,
     NVIDIA,
     PCI,
     Root,
     parse_meminfo,
     read_allowed,
+    read_allowed_nodes,
     read_cpus,
     read_host,
     read_nodes,
@@ -81,6 +83,7 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
     nodes, overlaps = without_overlaps(read_nodes(place_to_read, online, own_memory))
     numa = bool(nodes)
     if not numa:
+        _check_not_hidden(place_to_read, bare)
         memory = place_to_read.parse("proc/meminfo", parse_meminfo)
         nodes = (Node(0, online, memory, (10,), "cpu"),)
     allowed = read_allowed(place_to_read, online, nodes)
@@ -106,6 +109,22 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
         problems=said + overlaps + problems,
         disks=read_nics(place_to_read, nodes, "0x0108") if questions.network else (),
     )
+
+
+def _check_not_hidden(root: Root, devices: tuple[Device, ...]) -> None:
+    """MachineError where /sys shows no nodes, though the kernel has several (a masked /sys).
+
+    Taken for a machine of one node, everything would be put on node 0.
+    """
+    mems = read_allowed_nodes(root) or frozenset()
+    named = {d.numa_node for d in devices if d.numa_node is not None}
+    several = sorted(node for node in mems | named if node > 0)
+    if several:
+        raise MachineError(
+            root.path + NODE,
+            f"is not there, though this kernel has a node {several[0]}",
+            "mount /sys into the container, read-only and whole",
+        )
 
 
 def nodes_by_driver(
