@@ -83,6 +83,7 @@ def meminfo(node: int, free_kib: int, total_kib: int = 1 << 20, cache_kib: int =
     )
 
 
+GUEST = "processor\t: 0\nflags\t\t: fpu vme hypervisor lahf_lm\n"
 CROWDED = tuple(changed(gpu, numa_node=0) for gpu in SHAPES["snc2_smt"].gpus)
 MSI = {f"{PCI}/{FIRST}/msi_irqs/77": "msi\n"}
 NIC = {
@@ -198,6 +199,16 @@ CASES: dict[str, tuple[str, Case]] = {
         "openmp-binds",
         (H100, {}, {"OMP_PROC_BIND": "false", "KMP_AFFINITY": "verbose,none"}, {}, []),
     ),
+    "openmp places": ("openmp-binds", (H100, {}, {"OMP_PLACES": "cores"}, {}, ["warning"])),
+    "openmp places, off": (
+        "openmp-binds",
+        (H100, {}, {"OMP_PLACES": "cores", "OMP_PROC_BIND": "false"}, {}, []),
+    ),
+    "framework": (
+        "framework-binds",
+        (H100, {}, {"SGLANG_SET_CPU_AFFINITY": "1", "I_MPI_PIN": "on"}, {}, ["warning"] * 2),
+    ),
+    "framework, off": ("framework-binds", (H100, {}, {"SGLANG_SET_CPU_AFFINITY": "0"}, {}, [])),
     "nccl": (
         "nccl-ignores-affinity",
         (H100, {}, {"NCCL_IGNORE_CPU_AFFINITY": "1"}, {}, ["warning"]),
@@ -255,6 +266,19 @@ CASES: dict[str, tuple[str, Case]] = {
     ),
     "irqbalance": ("irqbalance-runs", (H100, {"proc/99/comm": "irqbalance\n"}, {}, {}, ["note"])),
     "no irqbalance": ("irqbalance-runs", (H100, {"proc/99/comm": "sshd\n"}, {}, {}, [])),
+    "flat guest": (
+        "guest-hides-topology",
+        ("all_gpus_on_one_node", {"proc/cpuinfo": GUEST}, {}, {}, ["warning"]),
+    ),
+    "guest of one node": (
+        "guest-hides-topology",
+        ("vm_one_node", {"proc/cpuinfo": GUEST}, {}, {"gpus": SHAPES[H100].gpus[:2]}, ["note"]),
+    ),
+    "guest that tells": ("guest-hides-topology", (H100, {"proc/cpuinfo": GUEST}, {}, {}, [])),
+    "no guest": (
+        "guest-hides-topology",
+        ("all_gpus_on_one_node", {"proc/cpuinfo": GUEST.replace("hypervisor ", "")}, {}, {}, []),
+    ),
     "one package": ("gpus-on-one-package", ("all_gpus_on_one_node", {}, {}, {}, ["note"])),
     "two packages": ("gpus-on-one-package", (H100, {}, {}, {}, [])),
     "crowded": ("gpus-crowd-one-node", ("snc2_smt", {}, {}, {"gpus": CROWDED}, ["warning"])),

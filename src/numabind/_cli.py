@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from numabind._bind import Request
     from numabind._handle import Visible
     from numabind._machine import Machine
-    from numabind._placement import Plan
+    from numabind._placement import Placement, Plan
 
 
 class Exit:
@@ -119,7 +120,7 @@ def run(values: dict[str, Any], command: list[str]) -> int:
                 if said.name in ("device-not-found", "near-not-found"):
                     flag = "--gpu" if said.name == "device-not-found" else "--near"
                     raise UsageError(f"{flag}: {said.cause}. {said.remedy}")
-            binding = _bind.apply(planned, request)
+            binding = _bind.apply(_not_around(planned, request, command), request)
         binding = _bind.with_event(binding, environ)
         if as_json:
             import json
@@ -134,6 +135,42 @@ def run(values: dict[str, Any], command: list[str]) -> int:
         _bind.with_event(unbound(early), environ)
         say((early,), quiet=bool(quiet))
     return become("run", command)
+
+
+def _not_around(
+    planned: tuple[Machine, Placement], request: Request, command: list[str]
+) -> tuple[Machine, Placement]:
+    """The same, or no place where the command starts workers of several GPUs.
+
+    They would all inherit one worker's place.
+    """
+    from numabind._commands import launcher_in
+
+    launcher = launcher_in(command)
+    named = request.gpu is not None or request.local_rank is not None
+    if launcher is None or named or request.options.near is not None:
+        return planned
+    from numabind._problems import problem
+    from numabind._record import replace
+    from numabind._visible import visible
+
+    machine, placement = planned
+    count = len(visible(machine, request.environ).handles)
+    if count < 2 or len(machine.nodes) < 2:
+        return planned
+    said = problem("run-around-launcher", f"{launcher} starts workers, and sees {count} devices")
+    return machine, replace(
+        placement,
+        device=None,
+        pci=None,
+        uuid=None,
+        node=None,
+        cpus=machine.allowed.cpus,
+        memory_nodes=frozenset(),
+        memory_policy="none",
+        bound=False,
+        problems=(said,),
+    )
 
 
 def _ready() -> None:

@@ -15,12 +15,13 @@ from numabind._problems import problem
 from numabind._record import replace
 from numabind._resolve import Seat, seat_near, seat_of_rank
 from numabind._sysfs import Root, read_cpuset
-from numabind._visible import visible
+from numabind._visible import visible, worker_devices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_OPENMP = {"OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY"}
 # who, the variable that gives it away, how to make it stop
 _BINDERS = (
     ("Slurm", "SLURM_CPU_BIND", "srun --cpu-bind=none"),
@@ -56,8 +57,31 @@ def place(
     """Place workers within the mask they were born with, or within all that they could have.
 
     The latter under `ignore_inherited`; else, where it would change a place, each worker has the
-    problem `launcher-bound`.
+    problem `launcher-bound`. What can undo a place later is said, too (`_hazards`).
     """
+    placements = _place(machine, seats, options, environ, local_size)
+    if options.memory != "bind" and not _OPENMP & environ.keys():
+        return placements
+    from numabind._hazards import full_nodes, openmp_crowds
+
+    on = [device.node for device in worker_devices(machine)]
+    said = []
+    for placement in placements:
+        shared = options.mode != "exclusive" and on.count(placement.node) > 1
+        dangers = openmp_crowds(environ, shared) if placement.bound else ()
+        if placement.memory_policy == "bind":
+            dangers += full_nodes(Root("/"), placement.memory_nodes)
+        said.append(replace(placement, problems=(*placement.problems, *dangers)))
+    return tuple(said)
+
+
+def _place(
+    machine: Machine,
+    seats: tuple[Seat, ...],
+    options: Options,
+    environ: Mapping[str, str],
+    local_size: int | None,
+) -> tuple[Placement, ...]:
     within = plan_seats(machine, seats, options, local_size).placements
     most = widest(machine)
     mask = machine.allowed.cpus

@@ -168,6 +168,18 @@ def read_bridges(root: Root, pci: str) -> tuple[str, ...]:
     return tuple(parts[first:])
 
 
+def read_node_above(root: Root, pci: str) -> int | None:
+    """The numa_node of the nearest bridge above a function that has one; None if none has.
+
+    Firmware may place the root port or a switch, and not what is plugged into it.
+    """
+    for bridge in reversed(read_bridges(root, pci)[1:]):
+        node = root.parse(f"{PCI}/{bridge}/numa_node", parse_number)
+        if node is not None and node >= 0:
+            return node
+    return None
+
+
 def is_intel_max(device_id: int) -> bool:
     """Whether an Intel GPU is of the Data Center GPU Max series, which has tiles."""
     return 0x0BD0 <= device_id <= 0x0BDB or device_id in (0x0B69, 0x0B6E)
@@ -238,14 +250,18 @@ def place(
     online: frozenset[int],
     driver_nodes: frozenset[int] | None = None,
     override: Override | None = None,
+    *,
+    above: int | None = None,
 ) -> tuple[Device, tuple[Problem, ...]]:
     """Say which node a device hangs off, by the first rule that answers.
 
     1. `override` (NUMABIND_MAP): the person knows better than the firmware.
     2. numa_node, if it is an online node; a contradicting local_cpulist is reported.
     3. local_cpulist, if it is a proper subset of the CPUs (a device at -1 lists all of them).
-    4. `driver_nodes` (NVML's memory affinity), if it is one node: "0-1" for all says nothing.
-    5. The only node with CPUs, if there is one only.
+    4. `above`, the node of the nearest PCI bridge above that has one (`read_node_above`).
+    5. `driver_nodes` (NVML's memory or CPU affinity), if it is one node: "0-1" for all says
+       nothing.
+    6. The only node with CPUs, if there is one only.
 
     Else `node` stays None: an unknown node is never taken for node 0.
     """
@@ -286,6 +302,8 @@ def place(
                 replace(device, node=one, node_source="local_cpulist", near_nodes=near),
                 (),
             )
+    if above is not None and above in by_id:
+        return replace(device, node=above, node_source="bridge", near_nodes=(above,)), ()
     if driver_nodes is not None and len(driver_nodes) == 1 and driver_nodes <= by_id.keys():
         (number,) = driver_nodes
         return replace(device, node=number, node_source="nvml", near_nodes=(number,)), ()

@@ -62,6 +62,8 @@ HARMLESS = frozenset(
         "bad-setting",
         "launcher-bound",
         "map-unmatched",
+        "node-memory-low",
+        "openmp-binds",
         "no-worker-bound",
         "snapshot-unfit",
         "spawned-elsewhere",
@@ -82,6 +84,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "from and to it are slower and not asynchronous.",
         "Nothing to do on a machine without CUDA; else look at the memory limits of this container "
         "(ulimit -l, the memory cgroup).",
+    ),
+    "selector-not-understood": (
+        "ONEAPI_DEVICE_SELECTOR has a form that numabind does not read, so which GPU an ordinal "
+        "means can't be told.",
+        "Write it as level_zero:0,1 (or ZE_AFFINITY_MASK=0,1), or name the GPU by its PCI address "
+        "(--gpu).",
     ),
     "slab-elsewhere": (
         "Part of the host memory that was asked for on a node came from another one, because the "
@@ -279,6 +287,17 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Use numabind.bound or numabind.spawning in the script; or set LOCAL_RANK, or a single "
         "CUDA_VISIBLE_DEVICES, for each child.",
     ),
+    "node-memory-low": (
+        "Memory policy bind was asked for, and hardly any memory is free on the worker's node: "
+        "when it is full, the kernel kills the worker.",
+        "Use --memory prefer, which spills to other nodes; or free memory (numabind doctor).",
+    ),
+    "openmp-binds": (
+        "A variable has the OpenMP runtime bind this worker's threads itself, after numabind has: "
+        "all workers of a node then run on the same few cores of it.",
+        "Unset the variable, or give each worker cores of its own (--mode exclusive) and name no "
+        "CPU numbers in it.",
+    ),
     "not-linux": (
         "numabind binds on Linux only; here it does nothing.",
         "Nothing to do.",
@@ -336,6 +355,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "rank-without-device": (
         "The worker's local rank is not among the visible devices.",
         "Start at most one worker per GPU, give this one a visible device, or use --share.",
+    ),
+    "run-around-launcher": (
+        "numabind run stands before a launcher that sees several GPUs. All its workers would "
+        "inherit the place of one of them, so nothing was bound.",
+        "Use numabind launch -- before the launcher, or numabind run -- before the worker's own "
+        "command (torchrun --no-python numabind run -- CMD).",
     ),
     "places-overlap": (
         "Some GPUs' places overlap without being the same (a narrow local_cpulist, a NUMABIND_MAP "

@@ -14,7 +14,7 @@ from numabind._options import METHODS, Options, make_options
 from numabind._problems import Problem, problem
 from numabind._process import Pages, Process, Stray, printable
 from numabind._record import record, replace
-from numabind._worker import LAUNCHERS, MARK
+from numabind._worker import DEVICES, LAUNCHERS, MARK, names_one_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Look:
         pages, policy, said = self.pages(witness)
         if not count:
             return None
-        problems = list(said)
+        problems = [*said, *_narrowed(pid)]
         if place.devices and place.nodes is None:
             gpus = " and ".join(place.devices)
             problems.append(problem("no-numa-node", f"nobody knows the node of {gpus}"))
@@ -202,8 +202,7 @@ class Look:
     def by_rank(self, environ: Mapping[str, str]) -> tuple[str, ...] | None:
         """The GPU that a worker with this environment has by its rank or its only visible one."""
         ranked = any(environ.get(variable, "").strip() for _, variable, _ in LAUNCHERS)
-        one = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES", ""))
-        if not ranked and ("," in one or not one.strip()):
+        if not ranked and not any(names_one_device(environ.get(name, "")) for name in DEVICES):
             return None
         from numabind._bind import Request, seat_of
 
@@ -282,6 +281,24 @@ class Look:
             return Pages("status", {0: _by_kind(pid)}), None, ()
         cause = f"this kernel has no numa_maps for process {pid}"
         return None, None, (problem("pages-unreadable", cause),)
+
+
+def _narrowed(pid: int) -> tuple[Problem, ...]:
+    """`affinity-not-kept`, if numabind bound this process and its first thread has less now.
+
+    OpenMP, a library that was imported, or taskset did that: all workers may sit on one core.
+    """
+    words = _proc.environment(pid).get(MARK, "").split()
+    if len(words) != 6 or words[0] != str(pid):
+        return ()  # a child of a worker may well have a part of its place
+    try:
+        given, now = parse_list(words[2]), frozenset(os.sched_getaffinity(pid))
+    except (ValueError, OSError):
+        return ()
+    if not now < given:
+        return ()
+    cause = f"its first thread was given CPUs {format_list(given)} and has {format_list(now)}"
+    return (problem("affinity-not-kept", cause),)
 
 
 def with_share(pages: Pages, nodes: frozenset[int]) -> Pages:

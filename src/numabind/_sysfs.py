@@ -321,6 +321,12 @@ def read_allowed(root: Root, online: frozenset[int], nodes: tuple[Node, ...]) ->
     return Allowed(cpus & online, known if mems is None else mems & known, read_cpu_quota(root))
 
 
+def read_allowed_nodes(root: Root) -> frozenset[int] | None:
+    """Mems_allowed of this process, whether or not such nodes can be seen; None where unknown."""
+    status = parse_status(root.text("proc/self/status") or "")
+    return _status_set(root, "proc/self/status", status, "Mems_allowed")
+
+
 def _status_set(root: Root, path: str, status: dict[str, str], name: str) -> frozenset[int] | None:
     try:
         if f"{name}_list" in status:

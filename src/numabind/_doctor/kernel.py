@@ -5,14 +5,12 @@ from __future__ import annotations
 from numabind._cpulist import format_list
 from numabind._doctor.scene import Check, Scene
 from numabind._finding import Finding
+from numabind._hazards import GIB, LOW, read_free
 from numabind._sysfs import NODE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-_LOW = 0.05  # of a node's memory that can be had at once
-_GIB = 1 << 30
 
 
 class NumaBalancing(Check):
@@ -99,33 +97,22 @@ class NodeMemory(Check):
         """A warning for each node of a GPU that has less than a twentieth free."""
         if not scene.several_nodes:
             return
-        free = {node.id: self.free(scene, node.id) for node in scene.machine.nodes}
+        free = {node.id: read_free(scene.root, node.id) for node in scene.machine.nodes}
         for node in scene.nodes_of_gpus:
             left, total = free.get(node) or (None, None)
-            if left is None or not total or left >= _LOW * total:
+            if left is None or not total or left >= LOW * total:
                 continue
             others = [(have[0], other) for other, have in free.items() if have and other != node]
             most = max(others, default=None)
-            more = f"; node {most[1]} has {most[0] / _GIB:.1f} GiB" if most else ""
+            more = f"; node {most[1]} has {most[0] / GIB:.1f} GiB" if most else ""
             yield self.finding(
                 "warning",
-                f"node {node}, where a GPU is, has {left / _GIB:.1f} of {total / _GIB:.1f} GiB "
+                f"node {node}, where a GPU is, has {left / GIB:.1f} of {total / GIB:.1f} GiB "
                 f"free{more}",
                 f"/{NODE}/node{node}/meminfo",
                 "see whose it is (numastat -p NAME, numabind status PID); echo 1 > "
                 "/proc/sys/vm/drop_caches gives up page cache",
             )
-
-    def free(self, scene: Scene, node: int) -> tuple[int, int] | None:
-        """Bytes that can be had on a node, and all of them."""
-        found = {}
-        for line in (scene.text(f"{NODE}/node{node}/meminfo") or "").splitlines():
-            words = line.split()
-            if len(words) >= 4 and words[3].isdecimal():
-                found[words[2]] = int(words[3]) * 1024
-        if "MemFree:" not in found or "MemTotal:" not in found:
-            return None
-        return found["MemFree:"] + found.get("Inactive(file):", 0), found["MemTotal:"]
 
 
 class HugePagePools(Check):
