@@ -83,6 +83,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Nothing to do on a machine without CUDA; else look at the memory limits of this container "
         "(ulimit -l, the memory cgroup).",
     ),
+    "no-host-memory": (
+        "Activations were to go to host memory and there was none left for them (of the machine, "
+        "or of this process's limit). They stay where they are; gradients are the same.",
+        "Free host memory, raise the limit (ulimit -v, the memory cgroup), or save less in "
+        "offload_activations (min_bytes=N).",
+    ),
     "slab-elsewhere": (
         "Part of the host memory that was asked for on a node came from another one, because the "
         "node had no more. Read back page by page after touching it.",
