@@ -183,7 +183,7 @@ def test_where_host_memory_has_run_out_activations_stay(caplog: pytest.LogCaptur
     resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), hard))
     try:
         with saving:
-            out = x.square().sum()
+            out = (x * 1.0).square().sum()
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     assert [p.name for p in saving.pool.problems if p.name != "not-pinned"] == ["no-host-memory"]
