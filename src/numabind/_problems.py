@@ -91,6 +91,12 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Write it as level_zero:0,1 (or ZE_AFFINITY_MASK=0,1), or name the GPU by its PCI address "
         "(--gpu).",
     ),
+    "no-host-memory": (
+        "Activations were to go to host memory and there was none left for them (of the machine, "
+        "or of this process's limit). They stay where they are; gradients are the same.",
+        "Free host memory, raise the limit (ulimit -v, the memory cgroup), or save less in "
+        "offload_activations (min_bytes=N).",
+    ),
     "slab-elsewhere": (
         "Part of the host memory that was asked for on a node came from another one, because the "
         "node had no more. Read back page by page after touching it.",
