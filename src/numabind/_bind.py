@@ -171,7 +171,7 @@ def machine_of(request: Request) -> Machine:
     """The machine as far as the request needs it; what is allowed is the mask at birth."""
     environ = request.environ
     caches = request.options.mode == "core-complex"
-    questions = Questions(caches=caches, network=False, runtime=False)
+    questions = Questions(caches=caches, network=False, runtime=False, settings=False)
     machine = discover_here(environ, questions)
     if _needs_runtime(machine, request):
         machine = discover_here(environ, replace(questions, runtime=True))

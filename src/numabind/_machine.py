@@ -71,7 +71,7 @@ class Device:
     rule answered; `numa_node` is the firmware's own word (-1 is "unknown"). `memory_node` is the
     GPU's own memory where that is a NUMA node (GB200), never a target for host memory. `index` is
     the driver's (NVML), never a CUDA ordinal. `computes` is False for a display adapter that no
-    worker can use (a BMC's VGA).
+    worker can use (a BMC's VGA). `link_width` is the lanes that its PCI link has now.
     """
 
     pci: str
@@ -92,6 +92,8 @@ class Device:
     driver: str | None = None
     memory_node: int | None = None
     partitions: tuple[Partition, ...] = ()
+    driver_version: str | None = None
+    link_width: int | None = None
 
 
 @record
@@ -119,12 +121,16 @@ class Allowed:
 
 @record
 class Host:
-    """Which machine, and which boot of it; None where unknown or anonymized."""
+    """Which machine, and which boot of it; None where unknown or anonymized.
+
+    `numa_balancing` is the sysctl kernel.numa_balancing.
+    """
 
     name: str | None = None
     kernel: str | None = None
     boot_id: str | None = None
     numa: bool = True
+    numa_balancing: int | None = None
 
 
 @record
@@ -268,6 +274,7 @@ class _Reader(Fields):
                 kernel=self.text(host, "kernel", "host."),
                 boot_id=self.text(host, "boot_id", "host."),
                 numa=self.flag(host, "numa", "host."),
+                numa_balancing=self.maybe_whole(host, "numa_balancing", "host."),
             ),
             offline_cpus=self.ids({"offline_cpus": "", **data}, "offline_cpus", ""),
             nics=tuple(self.nic(*item) for item in self.items(data, "nics", ())),
@@ -349,6 +356,8 @@ class _Reader(Fields):
             driver=self.text(data, "driver", where),
             memory_node=self.maybe_whole(data, "memory_node", where),
             partitions=tuple(self.part(*i) for i in self.items(data, "partitions", (), where)),
+            driver_version=self.text(data, "driver_version", where),
+            link_width=self.maybe_whole(data, "link_width", where),
         )
 
     def nic(self, data: dict[str, Any], where: str) -> Nic:
