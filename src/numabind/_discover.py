@@ -8,7 +8,15 @@ from numabind._address import parse_address
 from numabind._cpulist import format_list
 from numabind._errors import MachineError, UsageError
 from numabind._machine import Allowed, Device, Machine, Node, Partition
-from numabind._pci import Override, parse_map, place, read_bridges, read_devices, read_nics
+from numabind._pci import (
+    Override,
+    parse_map,
+    place,
+    read_bridges,
+    read_devices,
+    read_nics,
+    with_settings,
+)
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._sysfs import (
@@ -34,12 +42,14 @@ class Questions:
     """What the caller wants to know; the rest is not read.
 
     `caches`: L3 groups. `network`: NICs, disks and the PCI tree. `runtime`: NVML may
-    be asked (slow: it loads the driver's library). `overrides`: the lines of NUMABIND_MAP.
+    be asked (slow: it loads the driver's library). `settings`: the drivers' versions, the width of
+    links, kernel.numa_balancing. `overrides`: the lines of NUMABIND_MAP.
     """
 
     caches: bool = True
     network: bool = True
     runtime: bool = True
+    settings: bool = True
     overrides: tuple[Override, ...] = ()
 
 
@@ -62,6 +72,8 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
 
         known = identify(place_to_read, bare, questions.runtime)
         devices, driver_nodes, said = known.devices, known.driver_nodes, known.problems
+        if questions.settings:
+            devices = with_settings(place_to_read, devices)
     own_memory = frozenset(d.memory_node for d in devices if d.memory_node is not None)
     if not own_memory and place_to_read.exists(NVIDIA):
         from numabind._vendors.nvidia import read_proc
@@ -83,7 +95,7 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
         cpus=read_cpus(place_to_read, online, nodes, questions.caches),
         devices=devices,
         allowed=read_allowed(place_to_read, online, nodes),
-        host=read_host(place_to_read, numa),
+        host=read_host(place_to_read, numa, questions.settings),
         offline_cpus=read_offline(place_to_read, online),
         nics=read_nics(place_to_read, nodes) if questions.network else (),
         problems=said + overlaps + problems,

@@ -79,7 +79,8 @@ class Device:
     GPU's own memory where that is a NUMA node (GB200), never a target for host memory. `index` is
     the driver's (NVML, KFD), never a CUDA ordinal; `module` a Gaudi's place on its board.
     `computes` is False for a display adapter that no worker can use (a BMC's VGA). `bridges` is the
-    way from the host bridge down to it, () if not read; `partitioning` AMD's modes ("CPX/NPS4").
+    way from the host bridge down to it, () if not read; `partitioning` AMD's modes ("CPX/NPS4");
+    `link_width` the lanes that its PCI link has now.
     """
 
     pci: str
@@ -103,6 +104,8 @@ class Device:
     module: int | None = None
     partitioning: str | None = None
     bridges: tuple[str, ...] = ()
+    driver_version: str | None = None
+    link_width: int | None = None
 
 
 @record
@@ -133,12 +136,16 @@ class Allowed:
 
 @record
 class Host:
-    """Which machine, and which boot of it; None where unknown or anonymized."""
+    """Which machine, and which boot of it; None where unknown or anonymized.
+
+    `numa_balancing` is the sysctl kernel.numa_balancing.
+    """
 
     name: str | None = None
     kernel: str | None = None
     boot_id: str | None = None
     numa: bool = True
+    numa_balancing: int | None = None
 
 
 @record
@@ -289,6 +296,7 @@ class _Reader(Fields):
                 kernel=self.text(host, "kernel", "host."),
                 boot_id=self.text(host, "boot_id", "host."),
                 numa=self.flag(host, "numa", "host."),
+                numa_balancing=self.maybe_whole(host, "numa_balancing", "host."),
             ),
             offline_cpus=self.ids({"offline_cpus": "", **data}, "offline_cpus", ""),
             nics=tuple(self.nic(*item) for item in self.items(data, "nics", ())),
@@ -374,6 +382,8 @@ class _Reader(Fields):
             module=self.maybe_whole(data, "module", where),
             partitioning=self.text(data, "partitioning", where),
             bridges=self.texts(data, "bridges", where),
+            driver_version=self.text(data, "driver_version", where),
+            link_width=self.maybe_whole(data, "link_width", where),
         )
 
     def nic(self, data: dict[str, Any], where: str) -> Nic:
