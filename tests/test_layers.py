@@ -30,6 +30,8 @@ ORDER = [
     *("_process", "_finding", "_proc", "_pages", "_holders", "_status"),
     *("_doctor.scene", "_doctor.kernel", "_doctor.firmware", "_doctor.limits"),
     *("_doctor.environment", "_doctor.devices", "_doctor", "_doctor.__main__"),
+    *("_fleet.topology", "_fleet.memory", "_fleet.groups", "_fleet.snapshots"),
+    *("_fleet.differences", "_fleet.words", "_fleet"),
     *("_report", "_report.text", "_report.status", "_report.findings", "_report.colour"),
     *("_report.markup", "_report.crew", "_report.drawing", "_report.tables", "_report.html"),
     *("_arguments", "_parser", "_top", "_verbs", "_terminal", "_launched", "_watch", "_launch"),
@@ -41,6 +43,7 @@ DISPATCHERS = {
         *("_vendors", "_vendors.nvidia", "_vendors.amd", "_vendors.intel", "_vendors.others")
     },
     "_doctor": {"_doctor"},
+    "_fleet": {"_fleet"},
 }
 LONGEST = 440
 FILES = {

@@ -221,22 +221,30 @@ class Machine:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Machine:
-        """Read what `save` wrote. MachineError names the file and what is wrong with it."""
-        import json
+        """Read what `save` wrote; also packed, where the name ends in ".gz".
+
+        MachineError names the file and what is wrong with it.
+        """
         import os
 
-        from numabind._files import read_text
-
         path = os.fspath(path)
-        try:
-            data = json.loads(read_text(path))
-        except OSError as error:
-            raise MachineError(path, error.strerror or str(error)) from error
-        except (ValueError, RecursionError) as error:
-            raise MachineError(
-                path, f"not a snapshot: {error}", "make one with numabind snapshot -o FILE"
-            ) from error
-        return cls.from_dict(data, path)
+        return cls.from_dict(read_json(path), path)
+
+
+def read_json(path: str) -> object:
+    """The JSON of a snapshot's file, not checked yet. MachineError if it is none."""
+    import json
+
+    from numabind._files import read_text
+
+    try:
+        return json.loads(read_text(path))
+    except OSError as error:
+        raise MachineError(path, error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise MachineError(
+            path, f"not a snapshot: {error}", "make one with numabind snapshot -o FILE"
+        ) from error
 
 
 def _device_as_dict(device: Device) -> dict[str, Any]:
