@@ -307,6 +307,12 @@ def _calibrate(parsed: argparse.Namespace, _: list[str]) -> int:
     return calibrate_verb(parsed, _machine(parsed, environ)[0])
 
 
+def _fleet(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._clustered import report_verb
+
+    return report_verb(parsed)
+
+
 def _start(parsed: argparse.Namespace, command: list[str]) -> int:
     verb, command = parsed.verb, [*parsed.cmd, *command]
     if not command:
@@ -336,4 +342,5 @@ _VERBS = {
     "top": _top,
     "bench": _bench,
     "calibrate": _calibrate,
+    "fleet": _fleet,
 }

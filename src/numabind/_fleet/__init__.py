@@ -39,11 +39,16 @@ class KindReport:
 
 @record
 class FleetReport:
-    """What a fleet is like. `silent` are nodes that did not answer a survey, with the cause."""
+    """What a fleet is like.
+
+    `silent` are nodes that did not answer a survey, with the cause; `shared` the host names that
+    several snapshots have.
+    """
 
     kinds: tuple[KindReport, ...]
     broken: tuple[Broken, ...] = ()
     silent: tuple[Broken, ...] = ()
+    shared: frozenset[str] = frozenset()
 
     @property
     def machines(self) -> int:
@@ -86,7 +91,9 @@ def fleet(
             snapshots.append(found)
     progress("comparing")
     kinds = tuple(_report(kind, reader.models) for kind in kinds_of(snapshots))
-    return FleetReport(kinds, tuple(broken))
+    hosts = Counter(found.member.host for found in snapshots if found.member.host)
+    shared = frozenset(host for host, times in hosts.items() if times > 1)
+    return FleetReport(kinds, tuple(broken), shared=shared)
 
 
 def _report(kind: Kind, models: Mapping[str, str]) -> KindReport:

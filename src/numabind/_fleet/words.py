@@ -236,7 +236,8 @@ _PHRASES = {
 def _value(aspect: str, text: str, models: Mapping[str, str], values: Values) -> str:
     """A value as a person says it."""
     if aspect == "memory":
-        return _size(text)
+        size = amount(None if text == UNKNOWN else int(text))
+        return {UNKNOWN: "memory of unknown size", "none": "no memory"}.get(size, size)
     if aspect == "model":
         return models.get(text, text)
     if aspect == "node":
@@ -256,12 +257,11 @@ def _value(aspect: str, text: str, models: Mapping[str, str], values: Values) ->
     return text or "none"
 
 
-def _size(text: str) -> str:
-    """ "448 GiB"; one decimal where it is no whole number of GiB."""
-    if text == UNKNOWN:
-        return "memory of unknown size"
-    number = int(text)
-    if number == 0:
-        return "no memory"
-    unit, name = (1 << 30, "GiB") if number >= 1 << 30 else (1 << 20, "MiB")
-    return f"{number / unit:.1f}".removesuffix(".0") + f" {name}"
+def amount(size: int | None) -> str:
+    """Bytes of a node: "448 GiB", one decimal where it is no whole number of GiB; "none"."""
+    if size is None:
+        return UNKNOWN
+    if size == 0:
+        return "none"
+    unit, name = (1 << 30, "GiB") if size >= 1 << 30 else (1 << 20, "MiB")
+    return f"{size / unit:.1f}".removesuffix(".0") + f" {name}"
