@@ -90,13 +90,20 @@ def _online(cpus: Difference, offline: str) -> list[str]:
     gone = theirs - mine - asleep
     said = []
     if asleep:
-        said.append(f"CPUs {format_list(asleep)} are offline{where(cpus.others, 'them online')}")
+        verb = "is" if len(asleep) == 1 else "are"
+        said.append(f"{_cpus(asleep)} {verb} offline, but online on {cpus.others:,} others")
     if gone:
-        said.append(f"CPUs {format_list(gone)} are missing{where(cpus.others, 'them')}")
+        verb = "is" if len(gone) == 1 else "are"
+        said.append(f"{_cpus(gone)} {verb} missing, but there on {cpus.others:,} others")
     if mine - theirs:
-        more = format_list(mine - theirs)
-        said.append(f"CPUs {more} are there{where(cpus.others, cpus.reference)} only")
+        more = mine - theirs
+        verb = "is" if len(more) == 1 else "are"
+        said.append(f"{_cpus(more)} {verb} there, which {cpus.others:,} others lack")
     return said
+
+
+def _cpus(numbers: frozenset[int]) -> str:
+    return f"CPU{'' if len(numbers) == 1 else 's'} {format_list(numbers)}"
 
 
 def _about_nodes(left: Left, here: Values, there: Values) -> list[str]:
@@ -192,24 +199,22 @@ def _the_rest(left: Left, here: Values, there: Values, models: Mapping[str, str]
     """One sentence for each difference that is left, or for all GPUs or nodes that share it."""
     alike: dict[tuple[str, str, str, str], list[Difference]] = {}
     for each in left.values():
+        mine = _value(each.aspect, each.value, models, here)
+        theirs = _value(each.aspect, each.reference, models, there)
+        if mine == theirs:  # two sizes, or two models of one name
+            mine, theirs = each.value, each.reference
         kind = each.subject.partition(" ")[0]
-        alike.setdefault((kind, each.aspect, each.value, each.reference), []).append(each)
+        alike.setdefault((kind, each.aspect, mine, theirs), []).append(each)
     said = []
-    for (kind, aspect, value, reference), differences in alike.items():
+    for (kind, aspect, mine, theirs), differences in alike.items():
         # Another machine may lack one of these GPUs, and so not be like the reference in it.
         others = min(each.others for each in differences)
-        found = [each.subject for each in differences]
-        one = len(found) == 1
         verb, noun = _PHRASES[kind, aspect]
-        mine, theirs = (
-            _value(aspect, text, models, values)
-            for text, values in ((value, here), (reference, there))
-        )
-        if mine == theirs:  # sizes that are told apart by bytes only
-            mine, theirs = value, reference
-        who = "" if kind == "machine" else f"{names(found, here)} "
-        verb = verb if one else {"is": "are", "has": "have"}.get(verb, verb)
-        said.append(f"{who}{verb} {noun}{mine}{where(others, theirs)}".strip())
+        if kind != "machine":
+            plural = {"is": "are", "has": "have"}
+            verb = verb if len(differences) == 1 else plural[verb]
+            verb = f"{names([each.subject for each in differences], here)} {verb}"
+        said.append(f"{verb} {noun}{mine}{where(others, theirs)}")
     return said
 
 
@@ -241,8 +246,7 @@ def _value(aspect: str, text: str, models: Mapping[str, str], values: Values) ->
     if aspect == "model":
         return models.get(text, text)
     if aspect == "node":
-        many = "," in text or "-" in text
-        return "no known node" if text == UNKNOWN else f"node{'s' if many else ''} {text}"
+        return "no known node" if text == UNKNOWN else f"node{_plural(text)} {text}"
     if aspect == "kind":
         return {"cpu": "a node with CPUs", "gpu": "a GPU's memory"}.get(text, "memory only")
     if aspect == "numa_balancing":
@@ -253,15 +257,20 @@ def _value(aspect: str, text: str, models: Mapping[str, str], values: Values) ->
         total = len(parse_list(values["machine", "CPUs"]))
         return f"{text or 'none'} ({len(parse_list(text))} of {total})"
     if aspect == "allowed nodes" and text != ALL:
-        return f"on nodes {text}" if text else "on no node"
+        return f"on node{_plural(text)} {text}" if text else "on no node"
     return text or "none"
 
 
+def _plural(ids: str) -> str:
+    return "s" if "," in ids or "-" in ids else ""
+
+
 def amount(size: int | None) -> str:
-    """Bytes of a node: "448 GiB", one decimal where it is no whole number of GiB; "none"."""
+    """Bytes of a node for a person: "448 GiB", "7.5 GiB", "none"."""
     if size is None:
         return UNKNOWN
     if size == 0:
         return "none"
     unit, name = (1 << 30, "GiB") if size >= 1 << 30 else (1 << 20, "MiB")
-    return f"{size / unit:.1f}".removesuffix(".0") + f" {name}"
+    digits = 0 if size >= 10 * unit else 1
+    return f"{size / unit:.{digits}f}".removesuffix(".0") + f" {name}"
