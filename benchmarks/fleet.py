@@ -158,7 +158,7 @@ PLANTED: tuple[tuple[Callable[[Data, list[int]], None], list[int], str], ...] = 
     (memory(472), [1], "node 1 has 47"),
     (memory(441), [0], "node 0 has 44"),
     (memory(0), [1], "node 1 has no memory"),
-    (memory(1008), [1], "node 1 has 1007 GiB"),
+    (memory(1008), [1], "node 1 has 100"),
     (nps, [], "4 nodes with CPUs"),
     (without_smt, [], "1 hardware thread per core"),
     (offline, [], "CPU 223 is offline"),

@@ -114,11 +114,9 @@ def _gpu(device: Device) -> dict[str, str]:
     else:
         node = format_list(frozenset(device.near_nodes)) or UNKNOWN
     driver = " ".join(word for word in (device.driver, device.driver_version) if word)
+    # MIG instances have two numbers, other vendors' parts one.
     parts = [
-        "/".join(
-            "-" if number is None else str(number)
-            for number in (part.gpu_instance, part.compute_instance, part.number)
-        )
+        f"{part.gpu_instance}/{part.compute_instance}" if part.number is None else str(part.number)
         for part in device.partitions
     ]
     return {

@@ -251,8 +251,8 @@ def _value(aspect: str, text: str, models: Mapping[str, str], values: Values) ->
         return {"cpu": "a node with CPUs", "gpu": "a GPU's memory"}.get(text, "memory only")
     if aspect == "numa_balancing":
         return f"{text} (on)" if text.isdigit() and text != "0" else text
-    if aspect == "CPU quota" and text != "none":
-        return f"{text} CPUs' worth of time"
+    if aspect == "CPU quota":
+        return "no limit of CPU time" if text == "none" else f"{text} CPUs' worth of time"
     if aspect == "allowed CPUs" and text != ALL:
         total = len(parse_list(values["machine", "CPUs"]))
         return f"{text or 'none'} ({len(parse_list(text))} of {total})"
