@@ -41,11 +41,13 @@ ORDER = [
     *("_doctor.environment", "_doctor.devices", "_doctor", "_doctor.__main__"),
     *("_bench.results", "_bench.verdict", "_bench.calibrate", "_bench.arena", "_bench.children"),
     *("_bench.memory", "_bench.copies", "_bench.copiers", "_bench"),
+    *("_fleet.topology", "_fleet.memory", "_fleet.groups", "_fleet.snapshots"),
+    *("_fleet.differences", "_fleet.words", "_fleet.hosts", "_fleet"),
     *("_report", "_report.text", "_report.status", "_report.findings", "_report.colour"),
-    *("_report.markup", "_report.crew", "_report.drawing", "_report.tables"),
-    *("_report.bench", "_report.heat", "_report.html"),
+    *("_report.markup", "_report.document", "_report.crew", "_report.drawing", "_report.tables"),
+    *("_report.bench", "_report.heat", "_report.html", "_report.fleet", "_report.fleet_page"),
     *("_arguments", "_parser", "_grammar", "_completion", "_manual", "_top", "_verbs", "_terminal"),
-    *("_measuring",),
+    *("_progress", "_measuring", "_clustered"),
     *("_launched", "_watch", "_launch"),
     *("_autobind.sitecustomize", "_commands", "_cli", "__main__"),
 ]
@@ -58,8 +60,9 @@ DISPATCHERS = {
     # The records' JSON has the verdict in it.
     "_bench": {"_bench"},
     "_bench.results": {"_bench.verdict"},
+    "_fleet": {"_fleet"},
 }
-LONGEST = 440
+LONGEST = 470
 FILES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in SOURCE.rglob("*.py")

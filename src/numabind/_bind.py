@@ -177,7 +177,7 @@ def machine_of(request: Request) -> Machine:
     environ = request.environ
     caches = request.options.mode == "core-complex"
     network = request.options.near is not None
-    questions = Questions(caches=caches, network=network, runtime=False)
+    questions = Questions(caches=caches, network=network, runtime=False, settings=False)
     machine = discover_here(environ, questions)
     if _needs_runtime(machine, request):
         machine = discover_here(environ, replace(questions, runtime=True))

@@ -352,6 +352,12 @@ def _calibrate(parsed: argparse.Namespace, _: list[str]) -> int:
     return calibrate_verb(parsed, _machine(parsed, environ)[0])
 
 
+def _fleet(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._clustered import report_verb
+
+    return report_verb(parsed)
+
+
 def _start(parsed: argparse.Namespace, command: list[str]) -> int:
     verb, command = parsed.verb, [*parsed.cmd, *command]
     if not command:
@@ -382,4 +388,5 @@ _VERBS = {
     "completion": _completion,
     "bench": _bench,
     "calibrate": _calibrate,
+    "fleet": _fleet,
 }

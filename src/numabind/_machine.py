@@ -79,7 +79,8 @@ class Device:
     GPU's own memory where that is a NUMA node (GB200), never a target for host memory. `index` is
     the driver's (NVML, KFD), never a CUDA ordinal; `module` a Gaudi's place on its board.
     `computes` is False for a display adapter that no worker can use (a BMC's VGA). `bridges` is the
-    way from the host bridge down to it, () if not read; `partitioning` AMD's modes ("CPX/NPS4").
+    way from the host bridge down to it, () if not read; `partitioning` AMD's modes ("CPX/NPS4");
+    `link_width` the lanes that its PCI link has now.
     """
 
     pci: str
@@ -103,6 +104,8 @@ class Device:
     module: int | None = None
     partitioning: str | None = None
     bridges: tuple[str, ...] = ()
+    driver_version: str | None = None
+    link_width: int | None = None
 
 
 @record
@@ -133,12 +136,16 @@ class Allowed:
 
 @record
 class Host:
-    """Which machine, and which boot of it; None where unknown or anonymized."""
+    """Which machine, and which boot of it; None where unknown or anonymized.
+
+    `numa_balancing` is the sysctl kernel.numa_balancing.
+    """
 
     name: str | None = None
     kernel: str | None = None
     boot_id: str | None = None
     numa: bool = True
+    numa_balancing: int | None = None
 
 
 @record
@@ -214,22 +221,30 @@ class Machine:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Machine:
-        """Read what `save` wrote. MachineError names the file and what is wrong with it."""
-        import json
+        """Read what `save` wrote; also packed, where the name ends in ".gz".
+
+        MachineError names the file and what is wrong with it.
+        """
         import os
 
-        from numabind._files import read_text
-
         path = os.fspath(path)
-        try:
-            data = json.loads(read_text(path))
-        except OSError as error:
-            raise MachineError(path, error.strerror or str(error)) from error
-        except (ValueError, RecursionError) as error:
-            raise MachineError(
-                path, f"not a snapshot: {error}", "make one with numabind snapshot -o FILE"
-            ) from error
-        return cls.from_dict(data, path)
+        return cls.from_dict(read_json(path), path)
+
+
+def read_json(path: str) -> object:
+    """The JSON of a snapshot's file, not checked yet. MachineError if it is none."""
+    import json
+
+    from numabind._files import read_text
+
+    try:
+        return json.loads(read_text(path))
+    except OSError as error:
+        raise MachineError(path, error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise MachineError(
+            path, f"not a snapshot: {error}", "make one with numabind snapshot -o FILE"
+        ) from error
 
 
 def _device_as_dict(device: Device) -> dict[str, Any]:
@@ -289,6 +304,7 @@ class _Reader(Fields):
                 kernel=self.text(host, "kernel", "host."),
                 boot_id=self.text(host, "boot_id", "host."),
                 numa=self.flag(host, "numa", "host."),
+                numa_balancing=self.maybe_whole(host, "numa_balancing", "host."),
             ),
             offline_cpus=self.ids({"offline_cpus": "", **data}, "offline_cpus", ""),
             nics=tuple(self.nic(*item) for item in self.items(data, "nics", ())),
@@ -374,6 +390,8 @@ class _Reader(Fields):
             module=self.maybe_whole(data, "module", where),
             partitioning=self.text(data, "partitioning", where),
             bridges=self.texts(data, "bridges", where),
+            driver_version=self.text(data, "driver_version", where),
+            link_width=self.maybe_whole(data, "link_width", where),
         )
 
     def nic(self, data: dict[str, Any], where: str) -> Nic:

@@ -84,6 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
     _process_flags(report)
     report.add_argument("--bench", metavar="FILE", help="also draw what bench --json > FILE found")
     _measure_verbs(verbs)
+    _fleet_verbs(verbs)
     snapshot = verbs.add_parser("snapshot", help="the machine as a file, for planning elsewhere")
     snapshot.add_argument(
         "-o", "--output", metavar="FILE", help="where to write (default: standard output)"
@@ -233,6 +234,29 @@ def _measure_verbs(verbs: Any) -> None:
     )
     _json_flag(calibrate)
 
+
+def _fleet_verbs(verbs: Any) -> None:
+    """The verbs of a cluster."""
+    fleet = verbs.add_parser(
+        "fleet", help="the machines of a cluster: which are alike, and what differs in the others"
+    )
+    parts = fleet.add_subparsers(dest="part", metavar="PART", required=True)
+    report = parts.add_parser(
+        "report",
+        help="compare snapshots in a directory",
+        description="Read every *.json and *.json.gz below DIR that numabind snapshot made, show "
+        "each kind of machine once, and the outliers with what differs.",
+        epilog=_FLEET_CODES,
+    )
+    report.add_argument("directory", metavar="DIR", help="where the snapshots are, at any depth")
+    report.add_argument("-o", "--output", metavar="FILE", help="write a page (HTML) instead")
+    _json_flag(report)
+
+
+_FLEET_CODES = (
+    "Exit codes: 0 every machine is like the others of its kind, 1 some are not, can't be read or "
+    "did not answer, 2 wrong usage."
+)
 
 # What `completion` can write; _completion.py says how.
 SHELLS = ("bash", "zsh", "fish")

@@ -106,6 +106,21 @@ def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
     return tuple(found)
 
 
+def with_settings(root: Root, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """The devices with their kernel module's version and the lanes of their PCI link.
+
+    Sources: Documentation/ABI/stable/sysfs-module; ABI/testing/sysfs-bus-pci, current_link_width,
+    where 0 is "no link" and 255 what a device says that has fallen off the bus.
+    """
+    found = []
+    for device in devices:
+        lanes = root.parse(f"{PCI}/{device.pci}/current_link_width", parse_number)
+        version = root.text(f"sys/module/{device.driver}/version") if device.driver else None
+        known = lanes if lanes is not None and 0 < lanes < 255 else None
+        found.append(replace(device, driver_version=version or None, link_width=known))
+    return tuple(found)
+
+
 def _is_odd(root: Root, base: str) -> bool:
     vendor = root.parse(f"{base}/vendor", parse_id) or 0
     if vendor not in _ODD:

@@ -62,7 +62,7 @@ def status(
     if method not in METHODS:
         raise UsageError(f"method {method!r:.40} is none of {', '.join(METHODS)}")
     named = _named(pids, tree)
-    machine = discover_here(os.environ, Questions(caches=False, network=False))
+    machine = discover_here(os.environ, Questions(caches=False, network=False, settings=False))
     look = Look(machine, method, named)
     held = look.holders
     wanted = sorted(held.found) if named is None else named

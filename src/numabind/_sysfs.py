@@ -385,11 +385,13 @@ def _quota_v1(root: Root, directory: str) -> float | None:
     return quota / period if quota and period and quota > 0 and period > 0 else None
 
 
-def read_host(root: Root, numa: bool) -> Host:
-    """Name, kernel and boot id of the machine."""
+def read_host(root: Root, numa: bool, settings: bool = False) -> Host:
+    """Name, kernel and boot id of the machine; with `settings` also kernel.numa_balancing."""
     name = root.text("proc/sys/kernel/hostname")
     kernel = root.text("proc/sys/kernel/osrelease")
-    return Host(name, kernel, root.text("proc/sys/kernel/random/boot_id"), numa)
+    boot = root.text("proc/sys/kernel/random/boot_id")
+    balancing = "proc/sys/kernel/numa_balancing"
+    return Host(name, kernel, boot, numa, root.parse(balancing, parse_number) if settings else None)
 
 
 def is_linux() -> bool:

@@ -49,7 +49,7 @@ class _Deal:
         workers = max(1, info.num_workers if info is not None else worker + 1)
         mine = frozenset(os.sched_getaffinity(0))
         try:
-            questions = Questions(caches=False, network=False, runtime=False)
+            questions = Questions(caches=False, network=False, runtime=False, settings=False)
             machine = discover_here(os.environ, questions)
         except (OSError, UsageError) as error:
             log_problems((as_problem(error),))
