@@ -268,8 +268,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Without NVML a process that holds a GPU is known by its open device files, and those of "
         "other users' processes are shown to CAP_SYS_PTRACE only: such processes are not listed. "
         "Nor are any where /proc is not mounted, or hides them (hidepid).",
-        "Mount /proc; run numabind status as root; in a container add --cap-add SYS_PTRACE; or install "
-        "nvidia-ml-py, since NVML lists the processes of all users.",
+        "Mount /proc; run numabind status as root; in a container add --cap-add SYS_PTRACE; or "
+        "install nvidia-ml-py, since NVML lists the processes of all users.",
     ),
     "no-worker-bound": (
         "What numabind launch started had child processes, but none on this machine that began as "
