@@ -114,11 +114,15 @@ def with_settings(root: Root, devices: tuple[Device, ...]) -> tuple[Device, ...]
     """
     found = []
     for device in devices:
-        lanes = root.parse(f"{PCI}/{device.pci}/current_link_width", parse_number)
+        lanes = root.parse(f"{PCI}/{device.pci}/current_link_width", _parse_lanes)
         version = root.text(f"sys/module/{device.driver}/version") if device.driver else None
-        known = lanes if lanes is not None and 0 < lanes < 255 else None
-        found.append(replace(device, driver_version=version or None, link_width=known))
+        found.append(replace(device, driver_version=version or None, link_width=lanes))
     return tuple(found)
+
+
+def _parse_lanes(text: str) -> int | None:
+    """Nothing is placed by it, so what is no number of lanes is no error either."""
+    return int(text) if text.isdecimal() and 0 < int(text) < 255 else None
 
 
 def _is_odd(root: Root, base: str) -> bool:

@@ -108,7 +108,7 @@ def kibibytes(fields: dict[str, str], field: str) -> int:
 
 
 def hidden() -> str | None:
-    """Why other processes can't be seen here; None where they can. Source: proc(5), hidepid."""
+    """Why other processes can't even be seen here (hidepid of proc(5)); None where they can."""
     if not os.path.exists("/proc/self"):
         return "/proc is not mounted"
     if not os.path.exists("/proc/1"):

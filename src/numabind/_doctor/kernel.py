@@ -20,8 +20,9 @@ class NumaBalancing(Check):
     about = (
         "kernel.numa_balancing unmaps pages now and then to see who touches them, and moves them "
         "there. Threads that are bound gain nothing; offload buffers that are not pinned pay page"
-        " faults, and follow whichever thread copied last. Source: "
-        "Documentation/admin-guide/sysctl/kernel.rst."
+        " faults, and follow whichever thread copied last. A memory policy of its own (numabind's "
+        "prefer and bind) exempts a thread. Source: Documentation/admin-guide/sysctl/kernel.rst; "
+        "vma_policy_mof in mm/mempolicy.c."
     )
 
     def look(self, scene: Scene) -> Iterable[Finding]:
@@ -29,9 +30,12 @@ class NumaBalancing(Check):
         path = "proc/sys/kernel/numa_balancing"
         value = scene.number(path)
         if value and scene.several_nodes:
+            # A policy of its own (prefer, bind) exempts a process: vma_policy_mof in mempolicy.c.
+            moved = [each for each in scene.large_processes() if each.policy == "default"]
             yield self.finding(
                 "warning" if scene.gpus else "note",
-                "the kernel moves pages that are not pinned after the threads that touch them",
+                "the kernel moves pages that are not pinned after the threads that touch them"
+                + (f": {moved[0].text}, say" if moved else ""),
                 f"/{path} = {value}",
                 "sysctl kernel.numa_balancing=0 (and in /etc/sysctl.d to keep it so)",
             )
