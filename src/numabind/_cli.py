@@ -190,7 +190,7 @@ def _other_verbs(words: list[str]) -> int:
     parser = make_parser()
     # argparse would take what follows -- for its own: the command is cut off before.
     command: list[str] = []
-    if words and words[0] in COMMANDS and "--" in words:
+    if words and (words[0] in COMMANDS or words[:2] == ["fleet", "survey"]) and "--" in words:
         cut = words.index("--")
         words, command = words[:cut], words[cut + 1 :]
     parsed = parser.parse_args(words)
@@ -352,10 +352,10 @@ def _calibrate(parsed: argparse.Namespace, _: list[str]) -> int:
     return calibrate_verb(parsed, _machine(parsed, environ)[0])
 
 
-def _fleet(parsed: argparse.Namespace, _: list[str]) -> int:
-    from numabind._clustered import report_verb
+def _fleet(parsed: argparse.Namespace, command: list[str]) -> int:
+    from numabind._clustered import report_verb, survey_verb
 
-    return report_verb(parsed)
+    return report_verb(parsed) if parsed.part == "report" else survey_verb(parsed, command)
 
 
 def _start(parsed: argparse.Namespace, command: list[str]) -> int:

@@ -251,6 +251,28 @@ def _fleet_verbs(verbs: Any) -> None:
     report.add_argument("directory", metavar="DIR", help="where the snapshots are, at any depth")
     report.add_argument("-o", "--output", metavar="FILE", help="write a page (HTML) instead")
     _json_flag(report)
+    survey = parts.add_parser(
+        "survey",
+        help="ask every node of a cluster, and compare",
+        usage="numabind fleet survey (--ray ADDRESS | --srun) [options] [-- SRUN-OPTION ...]",
+        description="Run one task on each node, which reads that machine; then report as fleet "
+        "report does. numabind must be installed on the nodes, for --srun at the same path as "
+        "here. Nodes that don't answer in time are named.",
+        epilog=_FLEET_CODES,
+    )
+    engine = survey.add_mutually_exclusive_group(required=True)
+    engine.add_argument("--ray", metavar="ADDRESS", help="a Ray cluster: auto, or HOST:PORT")
+    engine.add_argument(
+        "--srun",
+        action="store_true",
+        help="Slurm: the nodes of this allocation; else those of srun's options after --; else all "
+        "of the default partition that respond",
+    )
+    survey.add_argument("-o", "--output", metavar="DIR", help="keep the snapshots there")
+    survey.add_argument(
+        "--timeout", type=_long, default=60.0, metavar="S", help="seconds (default 60)"
+    )
+    _json_flag(survey)
 
 
 _FLEET_CODES = (
