@@ -190,6 +190,11 @@ def read_offline(root: Root, online: frozenset[int]) -> frozenset[int]:
     return present - online
 
 
+def read_isolated(root: Root) -> frozenset[int]:
+    """The CPUs that the scheduler leaves alone (isolcpus=); a process is born without them."""
+    return root.parse(f"{CPU}/isolated", parse_list) or frozenset()
+
+
 def read_nodes(
     root: Root, online: frozenset[int], gpu_nodes: frozenset[int] = frozenset()
 ) -> tuple[Node, ...]:

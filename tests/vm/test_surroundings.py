@@ -17,13 +17,19 @@ NEAR = ([2, 3], ["preferred-many", [1]])
 NOT = ([0, 1, 2, 3], ["default", []])
 
 
+def run(script: str, *arguments: str) -> list[dict[str, Any]]:
+    """What a script says in a guest of the shape cloud.json."""
+    command = ["python3", str(HERE / "guest" / script)]
+    done = boot(str(HERE / "cloud.json"), command, environ=ENVIRON, kernel_args=arguments)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"check')]
+
+
 @pytest.fixture(scope="module")
 def seen() -> Seen:
     assert available() is None
-    command = ["python3", str(HERE / "guest" / "surroundings.py")]
-    done = boot(str(HERE / "cloud.json"), command, environ=ENVIRON)
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"check')]
-    assert lines and lines[-1] == {"check": "end"}, done.stdout[-3000:] + done.stderr[-3000:]
+    lines = run("surroundings.py")
+    assert lines[-1] == {"check": "end"}
     return {" ".join(filter(None, (line["check"], line.get("of")))): line for line in lines}
 
 
@@ -80,3 +86,16 @@ def test_where_no_firmware_says_it_nothing_is_guessed(seen: Seen) -> None:
     mapped = seen["cloud mapped"]
     assert (mapped["bound"], mapped["problems"]) == (True, [])
     assert (mapped["cpus"], mapped["policy"]) == NEAR
+
+
+def test_one_node_of_two_is_shown_and_a_cpu_is_isolated() -> None:
+    assert available() is None
+    *bound, born, widened = run("one_node.py", "numa=off", "isolcpus=3")
+    assert len(bound) == 3
+    for line in bound:
+        assert (line["node"], line["bound"], line["cpus"]) == (-1, True, [0, 1, 2])
+        # The kernel kept CPU 3 to itself: no launcher did.
+        assert line["problems"] == ["cpus-reduced", "one-node"]
+    assert "nodes-not-real" in born["names"]
+    assert not {"isolated-cpus", "inherited-mask"} & set(born["names"])
+    assert "isolated-cpus" in widened["names"]

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 LARGE = 1 << 30
 
 
+def whole(text: str) -> int | None:
+    """The whole number that a text is; None if it is none that a kernel writes."""
+    number = text.isascii() and text.removeprefix("-").isdecimal() and len(text) <= 20
+    return int(text) if number else None
+
+
 @record
 class Large:
     """A process with much memory of its own: that in bytes, and the memory policy it has."""
@@ -51,8 +57,7 @@ class Scene:
 
     def number(self, path: str) -> int | None:
         """The whole number in a file; None if there is none."""
-        text = self.text(path) or ""
-        return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else None
+        return whole(self.text(path) or "")
 
     def names(self, path: str) -> list[str]:
         """The names in a directory; [] if it is not there or may not be read."""
@@ -81,7 +86,7 @@ class Scene:
         for pid in filter(str.isdecimal, self.names("proc")):
             fields = parse_status(self.text(f"proc/{pid}/status") or "")
             words = fields.get("RssAnon", "").split()
-            size = int(words[0]) * 1024 if words and words[0].isdecimal() else 0
+            size = (whole(words[0]) or 0) * 1024 if words else 0
             if size >= LARGE:
                 # The policy is in the first line; the kernel walks all memory for the others.
                 line = (self.text(f"proc/{pid}/numa_maps", 64) or "").split(" ", 2)
