@@ -47,6 +47,7 @@ NOTES = frozenset(
         "cpus-lent",
         "nvml-unavailable",
         "one-node",
+        "one-openmp-thread",
         "overlapping-nodes",
         "processes-unseen",
         "threads-kept",
@@ -295,6 +296,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "one-node": (
         "This machine has one NUMA node, so there is nothing that binding could improve.",
         "Nothing to do.",
+    ),
+    "one-openmp-thread": (
+        "OMP_NUM_THREADS=1, which torchrun sets for every worker, was left as it is: a CPU "
+        "optimizer then runs on one core of the many that the worker has.",
+        'Use --threads auto (threads="auto"), or set OMP_NUM_THREADS before the launcher.',
     ),
     "overlapping-nodes": (
         "Some of a node's CPUs are also in an earlier node, which no working kernel shows; the "
