@@ -55,6 +55,17 @@ def test_openmp_beside_a_binding(name: str, mode: str, environ: dict[str, str], 
     assert ("openmp-binds" in [p.name for p in found.problems]) == said
 
 
+@pytest.mark.parametrize(
+    ("value", "threads", "said"),
+    [("1", "keep", True), ("1", "auto", False), ("8", "keep", False), ("", "keep", False)],
+)
+def test_one_thread_for_many_cores(value: str, threads: str, said: bool) -> None:
+    where, environ = machine("hgx_h100"), {"OMP_NUM_THREADS": value}
+    seat = seat_of_rank(where, visible(where, environ), 1, 8, None)
+    (found,) = place(where, (seat,), make_options({"threads": threads}), environ)
+    assert [p.name for p in found.problems] == ["one-openmp-thread"] * said
+
+
 def test_a_node_that_is_nearly_full(tmp_path: Path) -> None:
     text = "Node 1 MemTotal: 1000 kB\nNode 1 MemFree: 20 kB\nNode 1 Inactive(file): {} kB\n"
     shape = SHAPES["sparse"]

@@ -60,6 +60,14 @@ def openmp_crowds(environ: Mapping[str, str], shared: bool) -> tuple[Problem, ..
     return (problem("openmp-binds", f"{cause} {'is' if len(found) == 1 else 'are'} set"),)
 
 
+def one_thread(environ: Mapping[str, str], threads: int) -> tuple[Problem, ...]:
+    """`one-openmp-thread`, where a worker with room for `threads` is told to use one. Pure."""
+    if threads < 2 or environ.get("OMP_NUM_THREADS", "").strip() != "1":
+        return ()
+    cause = f"OMP_NUM_THREADS=1 is set, and there is room for {threads} threads"
+    return (problem("one-openmp-thread", cause),)
+
+
 def _names_cpus(name: str, value: str) -> bool:
     return name == "GOMP_CPU_AFFINITY" or "{" in value or "proclist" in value
 

@@ -21,7 +21,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_OPENMP = {"OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY"}
+_OPENMP = {
+    *("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY", "OMP_NUM_THREADS"),
+}
 # who, the variable that gives it away, how to make it stop
 _BINDERS = (
     ("Slurm", "SLURM_CPU_BIND", "srun --cpu-bind=none"),
@@ -64,7 +66,7 @@ def place(
     placements = _place(machine, seats, options, environ, local_size)
     if options.memory != "bind" and not _OPENMP & environ.keys():
         return placements
-    from numabind._hazards import full_nodes, openmp_crowds
+    from numabind._hazards import full_nodes, one_thread, openmp_crowds
 
     on = [device.node for device in worker_devices(machine)]
     said = []
@@ -73,6 +75,8 @@ def place(
         dangers = openmp_crowds(environ, shared) if placement.bound else ()
         if placement.memory_policy == "bind":
             dangers += full_nodes(Root("/"), placement.memory_nodes)
+        if placement.bound and options.threads != "auto":
+            dangers += one_thread(environ, placement.threads)
         said.append(replace(placement, problems=(*placement.problems, *dangers)))
     return tuple(said)
 
