@@ -323,18 +323,16 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "This machine has one NUMA node, so there is nothing that binding could improve.",
         "Nothing to do.",
     ),
-<<<<<<< HEAD
     "out-of-descriptors": (
         "The process or the machine had no file descriptor left, so the files that describe the "
         "machine could not be opened. Nothing is bound.",
         "Bind before files are opened (numabind run, or bind() first thing in the program), or "
         "raise the limit (ulimit -n).",
-=======
+    ),
     "one-openmp-thread": (
         "OMP_NUM_THREADS=1, which torchrun sets for every worker, was left as it is: a CPU "
         "optimizer then runs on one core of the many that the worker has.",
         'Use --threads auto (threads="auto"), or set OMP_NUM_THREADS before the launcher.',
->>>>>>> trouble
     ),
     "overlapping-nodes": (
         "Some of a node's CPUs are also in an earlier node, which no working kernel shows; the "
