@@ -477,11 +477,11 @@ def test_nodes_that_cannot_be_seen(tmp_path: Path) -> None:
     assert named(shown, "no-topology") == []
     build(SHAPES["bare"], tmp_path)
     shutil.rmtree(tmp_path / NODE, ignore_errors=True)
+    machine = discover(tmp_path, NO_RUNTIME)
     status = tmp_path / "proc/self/status"
     status.parent.mkdir(parents=True, exist_ok=True)
     status.write_text("Name:\tx\nMems_allowed_list:\t0-1\n")
-    hidden = Scene(Root(str(tmp_path)), discover(tmp_path, NO_RUNTIME), {})
-    (found,) = named(hidden, "no-topology")
+    (found,) = named(Scene(Root(str(tmp_path)), machine, {}), "no-topology")
     assert found.severity == "serious"
     assert "nodes 0-1" in found.cause
 
