@@ -476,8 +476,8 @@ def test_nodes_that_cannot_be_seen(tmp_path: Path) -> None:
     shown = scene("one_node")
     assert named(shown, "no-topology") == []
     build(SHAPES["bare"], tmp_path)
-    shutil.rmtree(tmp_path / NODE, ignore_errors=True)
     machine = discover(tmp_path, NO_RUNTIME)
+    shutil.rmtree(tmp_path / NODE, ignore_errors=True)
     status = tmp_path / "proc/self/status"
     status.parent.mkdir(parents=True, exist_ok=True)
     status.write_text("Name:\tx\nMems_allowed_list:\t0-1\n")
