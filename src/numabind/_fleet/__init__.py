@@ -90,20 +90,30 @@ def fleet(
         else:
             snapshots.append(found)
     progress("comparing")
-    kinds = tuple(_report(kind, reader.models) for kind in kinds_of(snapshots))
+    kinds = described(kinds_of(snapshots), reader.models)
     hosts = Counter(found.member.host for found in snapshots if found.member.host)
     shared = frozenset(host for host, times in hosts.items() if times > 1)
     return FleetReport(kinds, tuple(broken), shared=shared)
 
 
-def _report(kind: Kind, models: Mapping[str, str]) -> KindReport:
-    compared = Differences(kind)
-    outliers = []
-    for number, group in enumerate(kind.groups[1:], start=1):
-        found = compared.of(number)
-        text = sentences(found, compared.values[number], compared.values[0], models)
-        outliers.append(Outlier(group, found, text))
-    return KindReport(title(compared.values[0], models), kind.size, kind.groups[0], tuple(outliers))
+def described(kinds: Sequence[Kind], models: Mapping[str, str]) -> tuple[KindReport, ...]:
+    """The kinds with what differs in their outliers; `models` are names by PCI numbers.
+
+    Kinds of the same GPUs, at other addresses, have numbers in their titles.
+    """
+    found, times = [], Counter[str]()
+    for kind in kinds:
+        compared = Differences(kind)
+        outliers = []
+        for number, group in enumerate(kind.groups[1:], start=1):
+            differences = compared.of(number)
+            text = sentences(differences, compared.values[number], compared.values[0], models)
+            outliers.append(Outlier(group, differences, text))
+        name = title(compared.values[0], models)
+        times[name] += 1
+        name += f" ({times[name]})" if times[name] > 1 else ""
+        found.append(KindReport(name, kind.size, kind.groups[0], tuple(outliers)))
+    return tuple(found)
 
 
 def title(values: Mapping[tuple[str, str], str], models: Mapping[str, str]) -> str:

@@ -24,33 +24,27 @@ def label(member: Member, shared: Collection[str] = ()) -> str:
 def folded(names: Iterable[str], most: int | None = None) -> str:
     """Names as Slurm and clush write and read them: "gpu[001-124,126],login1".
 
-    With `most`, so many pieces at most, and how many machines are left out.
+    With `most`, so many ranges and single names at most, and how many machines are left out.
     """
     groups: dict[tuple[str, str, int], list[int]] = {}
-    total = 0
     for name in names:
-        total += 1
         found = _NUMBERED.fullmatch(name)
-        if found:
-            before, digits, after = found.groups()
-            groups.setdefault((before, after, len(digits)), []).append(int(digits))
-        else:
-            groups.setdefault((name, "", 0), []).append(0)
-    pieces: list[tuple[str, int]] = []
+        before, digits, after = found.groups() if found else (name, "", "")
+        groups.setdefault((before, after, len(digits)), []).append(int(digits or 0))
+    pieces, left, room = [], 0, most
     for (before, after, width), numbers in sorted(groups.items()):
+        runs = _runs(numbers, width)
+        shown = runs if room is None else runs[:room]
+        left += sum(count for _, count in runs[len(shown) :])
+        room = None if room is None else room - len(shown)
+        inside = ",".join(text for text, _ in shown)
         if not width:
-            pieces += [(before, 1)] * len(numbers)
+            pieces += [before] * len(shown)
         elif len(numbers) == 1:
-            pieces.append((f"{before}{numbers[0]:0{width}}{after}", 1))
-        else:
-            runs = _runs(numbers, width)
-            for start in range(0, len(runs), most or len(runs)):
-                part = runs[start : start + (most or len(runs))]
-                said = ",".join(text for text, _ in part)
-                pieces.append((f"{before}[{said}]{after}", sum(count for _, count in part)))
-    shown = pieces if most is None else pieces[:most]
-    left = total - sum(count for _, count in shown)
-    return ",".join(text for text, _ in shown) + (f" and {left:,} more" if left else "")
+            pieces += [f"{before}{inside}{after}"] * len(shown)
+        elif shown:
+            pieces.append(f"{before}[{inside}]{after}")
+    return ",".join(pieces) + (f" and {left:,} more" if left else "")
 
 
 def _runs(numbers: list[int], width: int) -> list[tuple[str, int]]:

@@ -102,4 +102,4 @@ def _missing(name: str, title: str, found: Sequence[Broken]) -> Html | None:
     if not found:
         return None
     rows = [("Name", "Cause"), *((each.file, each.cause) for each in found)]
-    return section(name, title, scrolls(title, _table(title, rows)))
+    return section(name, title, scrolls(f"{title}, each with its cause", _table(title, rows)))
