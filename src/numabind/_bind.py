@@ -388,7 +388,8 @@ def log_problems(problems: tuple[Problem, ...]) -> None:
     except OSError:
         # No file can be opened, and logging was not imported before; still nothing is silent.
         warnings = [said.text for said in problems if said.name not in NOTES]
-        sys.stderr.write("".join(f"numabind: WARNING {text}\n" for text in warnings))
+        if sys.stderr is not None:
+            sys.stderr.write("".join(f"numabind: WARNING {text}\n" for text in warnings))
         return
     for said in problems:
         (log.info if said.name in NOTES else log.warning)("%s", said.text)

@@ -10,6 +10,7 @@ import logging  # noqa: F401
 import os
 import signal
 import threading
+from contextlib import suppress
 
 import kernel
 from kernel import LIBC, say
@@ -169,7 +170,10 @@ def churn():
     for thread in threads:
         thread.start()
     binding = numabind.bind(gpu=NEAR1)
-    masks = {tuple(kernel.affinity(int(tid))) for tid in os.listdir("/proc/self/task")}
+    masks = set()
+    for tid in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it ended
+            masks.add(tuple(kernel.affinity(int(tid))))
     later = kernel.Witness().ask()
     stop.set()
     for thread in threads:
