@@ -49,6 +49,9 @@ docs: $(VENV)/made
 
 bench: setup
 	@$(BIN)/python benchmarks/startup.py
+	@$(BIN)/python benchmarks/bind.py
+	@$(BIN)/python benchmarks/discovery.py
+	@$(BIN)/python benchmarks/scaling.py
 	@$(BIN)/python benchmarks/status.py
 	@$(BIN)/python benchmarks/pool.py
 	@$(BIN)/python benchmarks/optimizer.py

@@ -39,9 +39,13 @@ ORDER = [
     *("_process", "_finding", "_proc", "_pages", "_holders", "_status"),
     *("_doctor.scene", "_doctor.kernel", "_doctor.firmware", "_doctor.limits"),
     *("_doctor.environment", "_doctor.devices", "_doctor", "_doctor.__main__"),
+    *("_bench.results", "_bench.verdict", "_bench.calibrate", "_bench.arena", "_bench.children"),
+    *("_bench.memory", "_bench.copies", "_bench.copiers", "_bench"),
     *("_report", "_report.text", "_report.status", "_report.findings", "_report.colour"),
-    *("_report.markup", "_report.crew", "_report.drawing", "_report.tables", "_report.html"),
-    *("_arguments", "_parser", "_top", "_verbs", "_terminal", "_launched", "_watch", "_launch"),
+    *("_report.markup", "_report.crew", "_report.drawing", "_report.tables"),
+    *("_report.bench", "_report.heat", "_report.html"),
+    *("_arguments", "_parser", "_top", "_verbs", "_terminal", "_measuring"),
+    *("_launched", "_watch", "_launch"),
     *("_autobind.sitecustomize", "_commands", "_cli", "__main__"),
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.
@@ -50,6 +54,9 @@ DISPATCHERS = {
         *("_vendors", "_vendors.nvidia", "_vendors.amd", "_vendors.intel", "_vendors.others")
     },
     "_doctor": {"_doctor"},
+    # The records' JSON has the verdict in it.
+    "_bench": {"_bench"},
+    "_bench.results": {"_bench.verdict"},
 }
 LONGEST = 440
 FILES = {

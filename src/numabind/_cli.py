@@ -329,6 +329,21 @@ def _top(parsed: argparse.Namespace, _: list[str]) -> int:
     return top_verb(parsed)
 
 
+def _bench(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._measuring import bench_verb
+
+    return bench_verb(parsed, _machine(parsed)[0])
+
+
+def _calibrate(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._measuring import calibrate_verb
+
+    # What an earlier map or snapshot says is not the firmware's word.
+    ours = ("NUMABIND_MAP", "NUMABIND_SNAPSHOT")
+    environ = {name: value for name, value in os.environ.items() if name not in ours}
+    return calibrate_verb(parsed, _machine(parsed, environ)[0])
+
+
 def _start(parsed: argparse.Namespace, command: list[str]) -> int:
     verb, command = parsed.verb, [*parsed.cmd, *command]
     if not command:
@@ -356,4 +371,6 @@ _VERBS = {
     "doctor": _doctor,
     "report": _report,
     "top": _top,
+    "bench": _bench,
+    "calibrate": _calibrate,
 }

@@ -76,6 +76,8 @@ def make_parser() -> argparse.ArgumentParser:
     _table_flags(report, PLACING)
     _source_flags(report)
     _process_flags(report)
+    report.add_argument("--bench", metavar="FILE", help="also draw what bench --json > FILE found")
+    _measure_verbs(verbs)
     snapshot = verbs.add_parser("snapshot", help="the machine as a file, for planning elsewhere")
     snapshot.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
     snapshot.add_argument(
@@ -168,6 +170,54 @@ def _look_verbs(verbs: Any) -> None:
     )
 
 
+def _measure_verbs(verbs: Any) -> None:
+    """The verbs that measure."""
+    bench = verbs.add_parser(
+        "bench",
+        help="what binding is worth here: copies to GPUs and CPU memory, near and far",
+        description="Measure bandwidth and latency of CPU memory from each node to each, and with "
+        "GPUs (through torch, else cuda-bindings) their copies from local, remote and unbound "
+        "memory, alone and all at once. Figures whose pages were not where they were meant to be "
+        "are refused. The last line is the verdict. Run it on an idle machine.",
+        epilog="Exit codes: 0 measured, 1 nothing could be measured, 2 wrong usage.",
+    )
+    bench.add_argument(
+        "--seconds",
+        type=_long,
+        default=100.0,
+        metavar="S",
+        help="take about this long at most (default 100)",
+    )
+    bench.add_argument(
+        "--no-gpus", dest="gpus", action="store_false", help="measure CPU memory only"
+    )
+    _json_flag(bench)
+    calibrate = verbs.add_parser(
+        "calibrate",
+        help="find GPUs' nodes by measuring where the firmware does not tell, as a NUMABIND_MAP",
+        description="Where the firmware says nothing of a GPU's node, or the same of all GPUs "
+        "(usual in VMs), copy from each node's memory and write a NUMABIND_MAP file with the "
+        "evidence. Says so where the differences are within the noise. Run it on an idle machine.",
+        epilog="Exit codes: 0 told (or nothing to tell), 1 a GPU's node can't be told or there is "
+        "no GPU, 2 wrong usage.",
+    )
+    calibrate.add_argument(
+        "-o", "--output", metavar="MAP", help="the file to write (default: standard output)"
+    )
+    calibrate.add_argument("--force", action="store_true", help="write over a file that is there")
+    calibrate.add_argument(
+        "--all", action="store_true", help="measure every GPU, whatever the firmware says"
+    )
+    calibrate.add_argument(
+        "--seconds",
+        type=_long,
+        default=60.0,
+        metavar="S",
+        help="take about this long at most (default 60)",
+    )
+    _json_flag(calibrate)
+
+
 # What `top` can sort by; _top.py says how.
 ORDERS = ("pid", "gpu", "memory", "local", "threads")
 
@@ -191,11 +241,15 @@ def _share(text: str) -> float:
     return share
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str, least: float = 0.05) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0.05 <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text} is not from 0.05 to 86400 seconds")
+    if not least <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not from {least:g} to 86400 seconds")
     return seconds
+
+
+def _long(text: str) -> float:
+    return _seconds(text, 1)

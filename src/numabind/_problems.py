@@ -38,38 +38,23 @@ def problem(name: str, cause: str, remedy: str | None = None) -> Problem:
 # Found, worth saying, but the worker is where it should be: these don't fail `--strict`, and a
 # `bind` that has only these is a success.
 NOTES = frozenset(
-    {
-        "cpus-reduced",
-        "device-order-assumed",
-        "inherited",
-        "memory-lent",
-        "not-pinned",
-        "cpus-lent",
-        "nvml-unavailable",
-        "one-node",
-        "one-openmp-thread",
-        "overlapping-nodes",
-        "processes-unseen",
-        "threads-kept",
-        "threads-late",
-        "turned-off",
-        "locality-contradiction",
-    }
+    (
+        *("cpus-lent", "cpus-reduced", "device-order-assumed", "inherited"),
+        *("locality-contradiction", "memory-lent", "not-pinned", "nvml-unavailable", "one-node"),
+        *("one-openmp-thread", "overlapping-nodes", "processes-unseen", "threads-kept"),
+        *(
+            "threads-late",
+            "turned-off",
+        ),
+    )
 )
 
 # Said as a WARNING, but no reason for `--strict` to refuse: the worker's place does not suffer.
 HARMLESS = frozenset(
-    {
-        "bad-setting",
-        "launcher-bound",
-        "map-unmatched",
-        "node-memory-low",
-        "openmp-binds",
-        "no-worker-bound",
-        "snapshot-unfit",
-        "spawned-elsewhere",
-        "worker-did-not-bind",
-    }
+    (
+        *("bad-setting", "launcher-bound", "map-unmatched", "no-worker-bound", "node-memory-low"),
+        *("openmp-binds", "snapshot-unfit", "spawned-elsewhere", "worker-did-not-bind"),
+    )
 )
 
 # name: (what it means, remedy)
@@ -87,10 +72,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "(ulimit -l, the memory cgroup).",
     ),
     "selector-not-understood": (
-        "ONEAPI_DEVICE_SELECTOR has a form that numabind does not read, so which GPU an ordinal "
-        "means can't be told.",
-        "Write it as level_zero:0,1 (or ZE_AFFINITY_MASK=0,1), or name the GPU by its PCI address "
-        "(--gpu).",
+        "ONEAPI_DEVICE_SELECTOR has a form that numabind does not read, so ordinals say nothing.",
+        "Write it as level_zero:0,1, or name the GPU by its PCI address (--gpu).",
     ),
     "slab-elsewhere": (
         "Part of the host memory that was asked for on a node came from another one, because the "
@@ -116,6 +99,15 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "A NUMABIND_… or launcher variable has a value that can't be used; it was not guessed at. "
         "bind() then binds nothing; numabind run exits with 2 before the command starts.",
         "Correct or unset the variable.",
+    ),
+    "bytes-differ": (
+        "What was copied to a GPU and back is not what was sent. The figure was refused.",
+        "Check the GPU, its link and its memory (dmesg for Xid and AER lines, nvidia-smi -q).",
+    ),
+    "copy-failed": (
+        "The GPU library refused a copy or its preparation, so there is no figure.",
+        "Read the library's message; for pinned memory look at ulimit -l and the container's "
+        "limits, for memory of the GPU at who else uses it.",
     ),
     "cpus-lent": (
         "The GPU's node has no CPUs (CPUs offline, or a memory-only node); the nearest node that "
@@ -214,6 +206,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "There are more workers than devices they can see, and sharing was not asked for.",
         "Start one worker per GPU, or say how to share: --share block or --share cyclic.",
     ),
+    "no-copier": (
+        "Nothing that can copy to a GPU is installed, or it finds none, so no copies were "
+        "measured.",
+        "Run numabind where PyTorch finds the GPUs, or pip install 'numabind[cuda]'.",
+    ),
     "no-device": (
         "No GPU or accelerator was found that a worker could belong to.",
         "Nothing to do on a machine without GPUs; else check that the driver's devices are in /sys "
@@ -232,7 +229,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Neither the firmware nor the driver says which NUMA node the device hangs off, and this "
         "machine has several. Nothing is bound: a guess would be wrong for half of the GPUs.",
         "In a VM, have the host expose the topology (PXB with numa_node); else name the place in "
-        "a NUMABIND_MAP file.",
+        "a NUMABIND_MAP file, or let numabind calibrate find it.",
     ),
     "no-package": (
         "The kernel does not say which package (socket) these CPUs belong to, so socket falls back "
@@ -248,6 +245,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "is where a file's first reader was.",
         "Start it under numabind run (or launch), so that it allocates in place; for what runs "
         "already, migratepages PID FROM TO moves all but pinned memory.",
+    ),
+    "pages-unverified": (
+        "The kernel refuses to say where memory is (Docker's default profile refuses move_pages), "
+        "so no figure that depends on the place was given.",
+        "Allow move_pages in the seccomp profile, or measure on the host.",
     ),
     "pages-unreadable": (
         "Where a process's pages are could not be read: the kernel shows it only to the process's "
@@ -307,10 +309,19 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "later node was left out.",
         "Report the firmware (SRAT table) to the machine's maker.",
     ),
+    "out-of-time": (
+        "The time for measuring was used up before this figure's turn came.",
+        "Give it more: --seconds.",
+    ),
     "page-move-denied": (
         "The kernel refused move_pages, as Docker's default seccomp profile does; pages that were "
         "touched before the bind stay where they are.",
         "Bind before memory is touched (numabind run), or allow move_pages in the seccomp profile.",
+    ),
+    "pages-misplaced": (
+        "Memory that was to be measured on one node was found on another by reading back, so the "
+        "figure was refused: the node is full, or something moves pages.",
+        "Free memory on that node (numastat -m), and see numabind doctor for what moves pages.",
     ),
     "pages-not-moved": (
         "Some pages that were touched before the bind could not be moved: they are shared with "
@@ -330,8 +341,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "run-around-launcher": (
         "numabind run stands before a launcher that sees several GPUs. All its workers would "
         "inherit the place of one of them, so nothing was bound.",
-        "Use numabind launch -- before the launcher, or numabind run -- before the worker's own "
-        "command (torchrun --no-python numabind run -- CMD).",
+        "Use numabind launch, or put numabind run -- before the worker's own command.",
     ),
     "places-overlap": (
         "Some GPUs' places overlap without being the same (a narrow local_cpulist, a NUMABIND_MAP "
@@ -366,6 +376,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "Without /proc the other threads of this process can't be found, so only the calling "
         "thread was bound.",
         "Mount /proc, or bind before threads start (numabind run).",
+    ),
+    "too-little-free": (
+        "A node has too little free memory for buffers that are much larger than the caches, so "
+        "what is copied would come from those.",
+        "Measure on an idle machine (numastat -m shows what is used).",
     ),
     "too-few-cores": (
         "The node has fewer free cores than GPUs, so exclusive can't give each its own; the worker "

@@ -286,6 +286,28 @@ def read_last_level_group(root: Root, cpu: int) -> frozenset[int]:
     return group
 
 
+def read_last_level_bytes(root: Root, cpu: int) -> int | None:
+    """The size of this CPU's last data or unified cache; None if unknown."""
+    base = f"{CPU}/cpu{cpu}/cache"
+    sizes = {
+        level: root.parse(f"{base}/index{number}/size", parse_size)
+        for number in _numbered(root.listing(base), "index")
+        if (level := root.parse(f"{base}/index{number}/level", parse_number)) is not None
+        and root.text(f"{base}/index{number}/type") in ("Data", "Unified")
+    }
+    return sizes[max(sizes)] if sizes else None
+
+
+def read_free_bytes(root: Root, node: int, numa: bool = True) -> int | None:
+    """The free memory of a node, or of a kernel without NUMA; None if unknown."""
+
+    def parse(text: str) -> int:
+        words = text.partition("MemFree:")[2].split()
+        return parse_number(words[0]) * 1024 if words else _no("no MemFree line")
+
+    return root.parse(f"{NODE}/node{node}/meminfo" if numa else "proc/meminfo", parse)
+
+
 def read_allowed(root: Root, online: frozenset[int], nodes: tuple[Node, ...]) -> Allowed:
     """What the process may use, from its status file and cgroup; everything where unknown."""
     text = root.text("proc/self/status")

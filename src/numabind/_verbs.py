@@ -111,7 +111,12 @@ def report_verb(parsed: argparse.Namespace, machine: Machine, made: Plan) -> int
     known = {said.cause for said in machine.problems}
     findings = tuple(finding for finding in findings if finding.cause not in known)
     moment = time.strftime("%Y-%m-%d %H:%M %Z")
-    text = page(machine, made, processes, findings, moment)
+    measured = None
+    if parsed.bench is not None:
+        from numabind._bench.results import load
+
+        measured = load(parsed.bench)
+    text = page(machine, made, processes, findings, moment, measured=measured)
     if parsed.output is None:
         print(text)
         return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import resources
 
 import numabind
+from numabind._bench.results import Bench
 from numabind._finding import Finding
 from numabind._machine import Machine
 from numabind._placement import Plan
@@ -15,6 +16,7 @@ from numabind._problems import NOTES
 from numabind._process import Process
 from numabind._report.crew import Crew, is_near
 from numabind._report.drawing import distances_section, machine_section
+from numabind._report.heat import bench_section
 from numabind._report.markup import Html, count, size, tag
 from numabind._report.tables import (
     findings_section,
@@ -31,10 +33,13 @@ def page(
     processes: tuple[Process, ...] = (),
     findings: tuple[Finding, ...] = (),
     made: str = "",
+    *,
+    measured: Bench | None = None,
 ) -> str:
     """The page as text, to be saved as UTF-8.
 
-    `processes` and `findings` have their part only if there are some; `made` is when, in words.
+    `processes` and `findings` have their part only if there are some; `made` is when, in words,
+    `measured` what `numabind bench` found.
     """
     crew = Crew(plan)
     parts = {
@@ -43,6 +48,7 @@ def page(
         "problems": ("In the way", problems_section(machine, plan, crew)),
         "findings": ("Findings", findings_section(findings)),
         "processes": ("Processes", processes_section(machine, processes, crew)),
+        "bench": ("Measured", bench_section(measured)),
         "distances": ("Distances", distances_section(machine)),
     }
     shown = {name: part for name, part in parts.items() if part[1]}
