@@ -211,6 +211,11 @@ def test_run_gives_a_launcher_no_workers_place(
     assert parse_list(done.stdout.rpartition(": ")[2].strip()) == cpus
 
 
+def test_no_tool_is_needed() -> None:
+    # deepspeedai/DeepSpeed#6565: no numactl, no taskset, nothing on PATH
+    assert numabind("run", "--", "/bin/true", PATH="").returncode == 0
+
+
 def test_run_keeps_the_pid() -> None:
     binary = str(Path(sys.executable).with_name("numabind"))
     command = [binary, "run", "-q", "--", "sh", "-c", "echo $$"]

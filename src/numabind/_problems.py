@@ -38,38 +38,23 @@ def problem(name: str, cause: str, remedy: str | None = None) -> Problem:
 # Found, worth saying, but the worker is where it should be: these don't fail `--strict`, and a
 # `bind` that has only these is a success.
 NOTES = frozenset(
-    {
-        "cpus-reduced",
-        "device-order-assumed",
-        "inherited",
-        "memory-lent",
-        "not-pinned",
-        "cpus-lent",
-        "nvml-unavailable",
-        "one-node",
-        "one-openmp-thread",
-        "overlapping-nodes",
-        "processes-unseen",
-        "threads-kept",
-        "threads-late",
-        "turned-off",
-        "locality-contradiction",
-    }
+    (
+        *("cpus-lent", "cpus-reduced", "device-order-assumed", "inherited"),
+        *("locality-contradiction", "memory-lent", "not-pinned", "nvml-unavailable", "one-node"),
+        *("one-openmp-thread", "overlapping-nodes", "processes-unseen", "threads-kept"),
+        *(
+            "threads-late",
+            "turned-off",
+        ),
+    )
 )
 
 # Said as a WARNING, but no reason for `--strict` to refuse: the worker's place does not suffer.
 HARMLESS = frozenset(
-    {
-        "bad-setting",
-        "launcher-bound",
-        "map-unmatched",
-        "node-memory-low",
-        "openmp-binds",
-        "no-worker-bound",
-        "snapshot-unfit",
-        "spawned-elsewhere",
-        "worker-did-not-bind",
-    }
+    (
+        *("bad-setting", "launcher-bound", "map-unmatched", "no-worker-bound", "node-memory-low"),
+        *("openmp-binds", "snapshot-unfit", "spawned-elsewhere", "worker-did-not-bind"),
+    )
 )
 
 # name: (what it means, remedy)
@@ -87,10 +72,8 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "(ulimit -l, the memory cgroup).",
     ),
     "selector-not-understood": (
-        "ONEAPI_DEVICE_SELECTOR has a form that numabind does not read, so which GPU an ordinal "
-        "means can't be told.",
-        "Write it as level_zero:0,1 (or ZE_AFFINITY_MASK=0,1), or name the GPU by its PCI address "
-        "(--gpu).",
+        "ONEAPI_DEVICE_SELECTOR has a form that numabind does not read, so ordinals say nothing.",
+        "Write it as level_zero:0,1, or name the GPU by its PCI address (--gpu).",
     ),
     "no-host-memory": (
         "Activations were to go to host memory and there was none left for them (of the machine, "
@@ -371,8 +354,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "run-around-launcher": (
         "numabind run stands before a launcher that sees several GPUs. All its workers would "
         "inherit the place of one of them, so nothing was bound.",
-        "Use numabind launch -- before the launcher, or numabind run -- before the worker's own "
-        "command (torchrun --no-python numabind run -- CMD).",
+        "Use numabind launch, or put numabind run -- before the worker's own command.",
     ),
     "places-overlap": (
         "Some GPUs' places overlap without being the same (a narrow local_cpulist, a NUMABIND_MAP "
