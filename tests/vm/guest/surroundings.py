@@ -183,8 +183,8 @@ def churn():
 
 def clouds():
     say(check="cloud", of="one of three", **bind(NOWHERE))
-    for pci, _ in GPUS:
-        # The kernel lets root correct the firmware; -1 is what most clouds say.
+    for pci in os.listdir("/sys/bus/pci/devices"):
+        # The kernel lets root correct the firmware; -1 is what most clouds say, of bridges too.
         with open(f"/sys/bus/pci/devices/{pci}/numa_node", "w") as file:
             file.write("-1")
     near = kernel.read(f"/sys/bus/pci/devices/{NEAR1}/local_cpulist")
