@@ -1,4 +1,4 @@
-/* Threads that start threads and end, without Python's lock: start(200, 1), then end(). */
+/* Threads that start threads and end, without Python's lock: start(50, 3), then end(). */
 #include <pthread.h>
 
 static pthread_t all[1024];

@@ -68,7 +68,7 @@ def masks():
             continue
 born = frozenset(os.sched_getaffinity(0))
 library = ctypes.CDLL(os.environ["OUT"])
-library.start(100, 1)
+library.start(50, 3)
 binding = numabind.bind(local_rank=0)
 bound = {mask for _ in range(50) for mask in masks()}
 binding.restore()
