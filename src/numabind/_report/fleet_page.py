@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # So many names stand in the open; more of them open on demand.
 _OPEN = 8
+_HEADS = {"GPU": "GPU", "CPUS": "CPUs", "PCI ADDRESSES": "PCI addresses"}
 
 
 def page(report: FleetReport, made: str = "") -> str:
@@ -61,7 +62,9 @@ def _kind(name: str, kind: KindReport, report: FleetReport) -> Html:
 
 
 def _table(caption: str, rows: Sequence[tuple[str, ...]]) -> Html:
-    head = (tag("th", word.capitalize(), scope="col") for word in rows[0])
+    # The text report has its headings in capitals.
+    words = (_HEADS.get(word, word.capitalize()) for word in rows[0])
+    head = (tag("th", word, scope="col") for word in words)
     body = (
         tag(
             "tr",
