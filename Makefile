@@ -4,14 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # axe-playwright-python carries axe.min.js, which selenium runs in Debian's own Chromium.
-DEV := axe-playwright-python hatchling hypothesis mypy nvidia-ml-py pytest pytest-timeout rich ruff \
+DEV := axe-playwright-python hatchling hypothesis "mkdocs<2" mypy nvidia-ml-py pytest pytest-timeout rich ruff \
 	selenium typing-extensions
 # torch before what asks for it, so that accelerate takes this one. The tests need no CUDA: with
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu pip takes the small build.
 TORCH := torch==2.13.0
 LAUNCHERS := accelerate deepspeed ray
 
-.PHONY: demo test lint bench fuzz setup docs dist clean
+.PHONY: demo test lint bench fuzz setup docs site dist clean
 
 $(VENV)/made: pyproject.toml scripts/numabind $(shell find src -type f -not -name '*.pyc')
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -46,11 +46,16 @@ lint: $(VENV)/dev
 	@# A program that uses numabind as it is installed, with no setting of ours.
 	@cd tests/typing && ../../$(BIN)/mypy --config-file= --strict --python-version 3.10 \
 		--cache-dir ../../.mypy_cache/downstream .
+	@$(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
 
 docs: $(VENV)/made
 	@$(BIN)/python -m numabind._problems > docs/problems.md
 	@$(BIN)/python -m numabind._doctor > docs/doctor.md
 	@$(BIN)/python -m numabind._manual > man/numabind.1
+
+# The documentation, to be read in a browser from site/.
+site: $(VENV)/dev
+	@$(BIN)/mkdocs build --strict --quiet
 
 bench: setup
 	@$(BIN)/python benchmarks/startup.py
@@ -72,4 +77,4 @@ dist: $(VENV)/dev
 	@$(BIN)/python -m hatchling build
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

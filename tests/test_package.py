@@ -82,7 +82,7 @@ def test_the_sdist_has_the_source_the_tests_and_the_documents(tree: Path, sdist:
         names = {name.removeprefix(f"{NAME}/") for name in archive.getnames()}
     folders = ("src/", "scripts/", "docs/", "man/", "examples/", "tests/")
     wanted = {name for name in files(tree) if name.startswith(folders)}
-    wanted |= {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile"}
+    wanted |= {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "mkdocs.yml"}
     assert names == wanted | {"pyproject.toml", ".gitignore", "PKG-INFO"}
 
 
