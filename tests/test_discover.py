@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace as changed
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import pytest
 
 from machines.build import build
 from machines.shapes import SHAPES
-from numabind import UsageError, discover
+from numabind import MachineError, UsageError, discover
 from numabind._discover import anonymous, discover_here, unfit, without_overlaps
+from numabind._doctor import doctor
 from numabind._machine import Node
 from numabind._pci import parse_map
 from numabind._record import replace
-from numabind._sysfs import Root
+from numabind._sysfs import NODE, Root
 from samples import NO_RUNTIME, machine
 
 
@@ -72,6 +74,28 @@ def test_a_node_that_overlaps_an_earlier_one_is_left_out() -> None:
     kept, said = without_overlaps((first, second, third))
     assert [(node.id, node.distances) for node in kept] == [(0, (10, 30)), (2, (30, 10))]
     assert [p.name for p in said] == ["overlapping-nodes"]
+
+
+HIDDEN = {
+    "a device's node": ({"allowed_nodes": "0"}, True),
+    "nodes that may be used": ({"gpus": ()}, True),
+    "neither": ({"gpus": (), "allowed_nodes": "0"}, False),
+}
+
+
+@pytest.mark.parametrize(("changes", "hidden"), HIDDEN.values(), ids=HIDDEN)
+def test_nodes_that_sysfs_hides_are_not_one_node(
+    changes: dict[str, object], hidden: bool, tmp_path: Path
+) -> None:
+    root = build(changed(SHAPES["two_socket"], **changes), tmp_path)
+    for path in (root / NODE, *(root / "sys/devices/system/cpu").glob("cpu*/node*")):
+        path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    if hidden:
+        with pytest.raises(MachineError, match=r"is not there, though this kernel has a node 1"):
+            discover(root, NO_RUNTIME)
+        assert [finding.name for finding in doctor({}, str(root))] == ["no-topology"]
+    else:
+        assert not discover(root, NO_RUNTIME).host.numa
 
 
 def test_nodes_with_the_same_cpus_stay() -> None:

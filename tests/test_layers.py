@@ -21,9 +21,18 @@ ORDER = [
         "_sysfs",
         "_pci",
     ),
-    *("_handle", "_near", "_vendors", "_vendors.nvidia", "_vendors.amd", "_vendors.intel"),
-    *("_vendors.others", "_visible", "_worker", "_discover"),
-    *("_resolve", "_options", "_placement", "_plan", "_inherited", "_syscalls", "_residency"),
+    *("_handle", "_near", "_vendors", "_vendors.nvidia", "_vendors.amd"),
+    *("_vendors.selector", "_vendors.intel", "_vendors.others", "_visible", "_worker", "_discover"),
+    *(
+        "_resolve",
+        "_options",
+        "_placement",
+        "_plan",
+        "_hazards",
+        "_inherited",
+        "_syscalls",
+        "_residency",
+    ),
     *("_apply", "_assigned", "_binding", "_bind", "_spawn", "_bound", "ray", "_home", "_slab"),
     *("torch._loader", "torch._cuda", "torch._pool", "torch._rehome", "torch._threads"),
     *("torch._activations", "torch._setup", "torch"),
@@ -38,18 +47,10 @@ ORDER = [
     *("_report", "_report.text", "_report.status", "_report.findings", "_report.colour"),
     *("_report.markup", "_report.document", "_report.crew", "_report.drawing", "_report.tables"),
     *("_report.bench", "_report.heat", "_report.html", "_report.fleet", "_report.fleet_page"),
-    *(
-        "_arguments",
-        "_parser",
-        "_top",
-        "_verbs",
-        "_terminal",
-        "_progress",
-        "_measuring",
-        "_clustered",
-    ),
+    *("_arguments", "_parser", "_grammar", "_completion", "_manual", "_top", "_verbs", "_terminal"),
+    *("_progress", "_measuring", "_clustered"),
     *("_launched", "_watch", "_launch"),
-    *("_autobind.sitecustomize", "_cli", "__main__"),
+    *("_autobind.sitecustomize", "_commands", "_cli", "__main__"),
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.
 DISPATCHERS = {
@@ -62,7 +63,7 @@ DISPATCHERS = {
     "_bench.results": {"_bench.verdict"},
     "_fleet": {"_fleet"},
 }
-LONGEST = 440
+LONGEST = 470
 FILES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in SOURCE.rglob("*.py")

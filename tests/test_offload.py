@@ -15,7 +15,6 @@ import torch.distributed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 import numabind
 import numabind.torch as offload
@@ -23,7 +22,6 @@ from numabind._home import home_node
 from numabind._machine import Allowed, Cpu, Machine, Node
 from numabind._slab import HUGE, make_slab
 from numabind.torch import _pool, _setup
-from numabind.torch._activations import extent_of
 
 GIB = 1 << 30
 OFF = logging.CRITICAL
@@ -246,91 +244,6 @@ def test_a_shape_that_is_none(shape: Any) -> None:
         offload.empty_pinned(shape)
 
 
-# -- activations
-
-
-def block() -> nn.Module:
-    torch.manual_seed(1)
-    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
-    return nn.Sequential(layer, nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64))
-
-
-def gradients(model: nn.Module, run: Any, context: Any) -> list[torch.Tensor]:
-    torch.manual_seed(2)
-    batch = torch.randn(8, 32, 64, requires_grad=True)
-    model.zero_grad()
-    with context:
-        loss = run(batch).square().sum()
-    loss.backward()
-    assert batch.grad is not None
-    return [batch.grad, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
-
-
-WAYS = {
-    "eager": nn.Module.train,
-    "checkpointed": lambda model: lambda x: checkpoint(model, x, use_reentrant=False),
-    "reentrant": lambda model: lambda x: checkpoint(model, x, use_reentrant=True),
-    "compiled": lambda model: torch.compile(model, backend="aot_eager"),
-    "bfloat16": torch.autocast("cpu", torch.bfloat16),
-}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("way", WAYS)
-def test_gradients_are_the_same_to_the_last_bit(way: str) -> None:
-    import contextlib
-
-    model = block()
-    run = WAYS[way](model)
-    plain = gradients(model, run, contextlib.nullcontext())
-    saving = offload.offload_activations(min_bytes=0)
-    for _ in range(2):
-        offloaded = gradients(model, run, saving)
-        assert all(torch.equal(a, b) for a, b in zip(plain, offloaded, strict=True))
-    assert saving.pool.mapped_bytes > 0
-    gc.collect()
-    assert saving.pool.used_bytes == 0
-
-
-def test_what_is_saved_is_in_the_pool_and_parameters_are_not() -> None:
-    model = nn.Linear(256, 256)
-    saving = offload.offload_activations(min_bytes=1024)
-    batch = torch.randn(512, 256) * 1.0
-    with saving:
-        out = model(batch)
-    assert saving.pool.used_bytes == batch.numel() * 4
-    batch.zero_()  # what autograd keeps is a copy
-    out.sum().backward()
-    assert model.weight.grad is not None
-    assert model.weight.grad.abs().sum() > 0
-
-
-STRIDED = {
-    "transposed": lambda: torch.randn(8, 16).t(),
-    "expanded": lambda: torch.randn(8, 1).expand(8, 16),
-    "a slice": lambda: torch.randn(8, 64)[:, :32],
-    "of a batch": lambda: torch.randn(4, 8, 16)[2],
-}
-
-
-@pytest.mark.parametrize("case", STRIDED)
-def test_strides_come_back(case: str) -> None:
-    tensor = STRIDED[case]()
-    saving = offload.offload_activations(min_bytes=0)
-    packed = saving._pack(tensor)
-    back = saving._unpack(packed)
-    assert torch.equal(back, tensor)
-    assert back.stride() == tensor.stride()
-
-
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.randoms())
-def test_extent_of_dense_tensors(sizes: list[int], order: Any) -> None:
-    tensor = torch.zeros(sizes)
-    dims = list(range(len(sizes)))
-    order.shuffle(dims)
-    assert extent_of(tensor.permute(dims)) == tensor.numel()
-
-
 # -- threads
 
 
@@ -433,6 +346,12 @@ def test_wrong_arguments(optimizer: Any, activations: Any) -> None:
 
 
 # -- re-homing
+
+
+def block() -> nn.Module:
+    torch.manual_seed(1)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    return nn.Sequential(layer, nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64))
 
 
 def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:

@@ -38,7 +38,9 @@ def make_parser() -> argparse.ArgumentParser:
     _json_flag(show)
 
     plan = verbs.add_parser("plan", help="where each worker would go, and why")
-    plan.add_argument("--workers", type=int, metavar="N", help="default: one for each device")
+    plan.add_argument(
+        "--workers", type=int, metavar="N", help="how many (default: one for each device)"
+    )
     _table_flags(plan, PLACING)
     _source_flags(plan)
     _json_flag(plan)
@@ -71,8 +73,12 @@ def make_parser() -> argparse.ArgumentParser:
         "where each worker would go and why, what stands in the way, and on the live machine what "
         "doctor and status find.",
     )
-    report.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
-    report.add_argument("--workers", type=int, metavar="N", help="default: one for each device")
+    report.add_argument(
+        "-o", "--output", metavar="FILE", help="where to write (default: standard output)"
+    )
+    report.add_argument(
+        "--workers", type=int, metavar="N", help="how many (default: one for each device)"
+    )
     _table_flags(report, PLACING)
     _source_flags(report)
     _process_flags(report)
@@ -80,11 +86,21 @@ def make_parser() -> argparse.ArgumentParser:
     _measure_verbs(verbs)
     _fleet_verbs(verbs)
     snapshot = verbs.add_parser("snapshot", help="the machine as a file, for planning elsewhere")
-    snapshot.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
+    snapshot.add_argument(
+        "-o", "--output", metavar="FILE", help="where to write (default: standard output)"
+    )
     snapshot.add_argument(
         "--anonymize", action="store_true", help="leave out host name, boot id and UUIDs"
     )
     snapshot.add_argument("--root", metavar="DIR", help="read a captured tree instead of /")
+    completion = verbs.add_parser(
+        "completion",
+        help="a script that completes numabind's words in bash, zsh or fish",
+        description="Load it with source <(numabind completion bash), the same with zsh, or "
+        "numabind completion fish | source. To have it in each shell, put that line into "
+        "~/.bashrc, ~/.zshrc (after compinit) or ~/.config/fish/config.fish.",
+    )
+    completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help=" or ".join(SHELLS))
     return parser
 
 
@@ -203,7 +219,7 @@ def _measure_verbs(verbs: Any) -> None:
         "no GPU, 2 wrong usage.",
     )
     calibrate.add_argument(
-        "-o", "--output", metavar="MAP", help="the file to write (default: standard output)"
+        "-o", "--output", metavar="FILE", help="the map to write (default: standard output)"
     )
     calibrate.add_argument("--force", action="store_true", help="write over a file that is there")
     calibrate.add_argument(
@@ -264,12 +280,15 @@ _FLEET_CODES = (
     "did not answer, 2 wrong usage."
 )
 
+# What `completion` can write; _completion.py says how.
+SHELLS = ("bash", "zsh", "fish")
 # What `top` can sort by; _top.py says how.
 ORDERS = ("pid", "gpu", "memory", "local", "threads")
 
 
 def _process_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pids", nargs="*", type=int, metavar="PID", help="default: who holds a GPU")
+    text = "these processes (default: who holds a GPU)"
+    parser.add_argument("pids", nargs="*", type=int, metavar="PID", help=text)
     parser.add_argument("--tree", type=int, metavar="PID", help="a process and all below it")
     parser.add_argument(
         "--pages",

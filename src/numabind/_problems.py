@@ -38,35 +38,23 @@ def problem(name: str, cause: str, remedy: str | None = None) -> Problem:
 # Found, worth saying, but the worker is where it should be: these don't fail `--strict`, and a
 # `bind` that has only these is a success.
 NOTES = frozenset(
-    {
-        "cpus-reduced",
-        "device-order-assumed",
-        "inherited",
-        "memory-lent",
-        "not-pinned",
-        "cpus-lent",
-        "nvml-unavailable",
-        "one-node",
-        "overlapping-nodes",
-        "processes-unseen",
-        "threads-kept",
-        "threads-late",
-        "turned-off",
-        "locality-contradiction",
-    }
+    (
+        *("cpus-lent", "cpus-reduced", "device-order-assumed", "inherited"),
+        *("locality-contradiction", "memory-lent", "not-pinned", "nvml-unavailable", "one-node"),
+        *("one-openmp-thread", "overlapping-nodes", "processes-unseen", "threads-kept"),
+        *(
+            "threads-late",
+            "turned-off",
+        ),
+    )
 )
 
 # Said as a WARNING, but no reason for `--strict` to refuse: the worker's place does not suffer.
 HARMLESS = frozenset(
-    {
-        "bad-setting",
-        "launcher-bound",
-        "map-unmatched",
-        "no-worker-bound",
-        "snapshot-unfit",
-        "spawned-elsewhere",
-        "worker-did-not-bind",
-    }
+    (
+        *("bad-setting", "launcher-bound", "map-unmatched", "no-worker-bound", "node-memory-low"),
+        *("openmp-binds", "snapshot-unfit", "spawned-elsewhere", "worker-did-not-bind"),
+    )
 )
 
 # name: (what it means, remedy)
@@ -82,6 +70,16 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "from and to it are slower and not asynchronous.",
         "Nothing to do on a machine without CUDA; else look at the memory limits of this container "
         "(ulimit -l, the memory cgroup).",
+    ),
+    "selector-not-understood": (
+        "ONEAPI_DEVICE_SELECTOR has a form that numabind does not read, so ordinals say nothing.",
+        "Write it as level_zero:0,1, or name the GPU by its PCI address (--gpu).",
+    ),
+    "no-host-memory": (
+        "Activations were to go to host memory and there was none left for them (of the machine, "
+        "or of this process's limit). They stay where they are; gradients are the same.",
+        "Free host memory, raise the limit (ulimit -v, the memory cgroup), or save less in "
+        "offload_activations (min_bytes=N).",
     ),
     "slab-elsewhere": (
         "Part of the host memory that was asked for on a node came from another one, because the "
@@ -266,9 +264,10 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     ),
     "processes-unseen": (
         "Without NVML a process that holds a GPU is known by its open device files, and those of "
-        "other users' processes are shown to CAP_SYS_PTRACE only: such processes are not listed.",
-        "Run numabind status as root; in a container add --cap-add SYS_PTRACE; or install "
-        "nvidia-ml-py, since NVML lists the processes of all users.",
+        "other users' processes are shown to CAP_SYS_PTRACE only: such processes are not listed. "
+        "Nor are any where /proc is not mounted, or hides them (hidepid).",
+        "Mount /proc; run numabind status as root; in a container add --cap-add SYS_PTRACE; or "
+        "install nvidia-ml-py, since NVML lists the processes of all users.",
     ),
     "no-worker-bound": (
         "What numabind launch started had child processes, but none on this machine that began as "
@@ -277,6 +276,17 @@ CATALOGUE: dict[str, tuple[str, str]] = {
         "seen from outside.",
         "Use numabind.bound or numabind.spawning in the script; or set LOCAL_RANK, or a single "
         "CUDA_VISIBLE_DEVICES, for each child.",
+    ),
+    "node-memory-low": (
+        "Memory policy bind was asked for, and hardly any memory is free on the worker's node: "
+        "when it is full, the kernel kills the worker.",
+        "Use --memory prefer, which spills to other nodes; or free memory (numabind doctor).",
+    ),
+    "openmp-binds": (
+        "A variable has the OpenMP runtime bind this worker's threads itself, after numabind has: "
+        "all workers of a node then run on the same few cores of it.",
+        "Unset the variable, or give each worker cores of its own (--mode exclusive) and name no "
+        "CPU numbers in it.",
     ),
     "not-linux": (
         "numabind binds on Linux only; here it does nothing.",
@@ -295,6 +305,17 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "one-node": (
         "This machine has one NUMA node, so there is nothing that binding could improve.",
         "Nothing to do.",
+    ),
+    "out-of-descriptors": (
+        "The process or the machine had no file descriptor left, so the files that describe the "
+        "machine could not be opened. Nothing is bound.",
+        "Bind before files are opened (numabind run, or bind() first thing in the program), or "
+        "raise the limit (ulimit -n).",
+    ),
+    "one-openmp-thread": (
+        "OMP_NUM_THREADS=1, which torchrun sets for every worker, was left as it is: a CPU "
+        "optimizer then runs on one core of the many that the worker has.",
+        'Use --threads auto (threads="auto"), or set OMP_NUM_THREADS before the launcher.',
     ),
     "overlapping-nodes": (
         "Some of a node's CPUs are also in an earlier node, which no working kernel shows; the "
@@ -329,6 +350,11 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "rank-without-device": (
         "The worker's local rank is not among the visible devices.",
         "Start at most one worker per GPU, give this one a visible device, or use --share.",
+    ),
+    "run-around-launcher": (
+        "numabind run stands before a launcher that sees several GPUs. All its workers would "
+        "inherit the place of one of them, so nothing was bound.",
+        "Use numabind launch, or put numabind run -- before the worker's own command.",
     ),
     "places-overlap": (
         "Some GPUs' places overlap without being the same (a narrow local_cpulist, a NUMABIND_MAP "
