@@ -128,14 +128,16 @@ def _groups(classes: list[_Class]) -> tuple[Group, ...]:
                 sizes = counted.setdefault(node, {})
                 sizes[size] = sizes.get(size, 0) + 1
     standing = {node: spans(sizes) for node, sizes in counted.items()}
-    found: dict[tuple[Topology, tuple[tuple[int, int | None], ...]], list[Member]] = {}
-    for snapshot in snapshots:
-        memory = tuple(
-            (node, None if size is None else standing[node][size]) for node, size in snapshot.memory
-        )
-        found.setdefault((snapshot.topology, memory), []).append(snapshot.member)
-    groups = [
-        Group(*what, tuple(sorted(members, key=lambda member: member.file)))
-        for what, members in found.items()
-    ]
+    groups = []
+    for each in classes:
+        found: dict[tuple[tuple[int, int | None], ...], list[Member]] = {}
+        for snapshot in each.snapshots:
+            memory = tuple(
+                (node, None if size is None else standing[node][size])
+                for node, size in snapshot.memory
+            )
+            found.setdefault(memory, []).append(snapshot.member)
+        for memory, members in found.items():
+            in_order = tuple(sorted(members, key=lambda member: member.file))
+            groups.append(Group(each.topology, memory, in_order))
     return tuple(sorted(groups, key=lambda g: (-len(g.members), g.members[0].file)))
