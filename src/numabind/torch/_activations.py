@@ -48,7 +48,7 @@ class offload_activations:  # noqa: N801 (used as a function is)
             raise UsageError(f"min_bytes must be 0 or more, not {min_bytes!r:.40}")
         self.min_bytes = min_bytes
         # This class knows when its copies are done, so the pool need not wait for the device.
-        self.pool = Pool(node, keep=1 << 62, waits=False) if pool is None else pool
+        self.pool = Pool(node, keep=None, waits=False) if pool is None else pool
         self._entered: list[Any] = []
         self._copies = _Copies()
 
