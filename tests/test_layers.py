@@ -13,11 +13,15 @@ ORDER = [
         "_record",
         "_address",
         "_cpulist",
+        "_catalogue.memory",
+        "_catalogue.placing",
+        "_catalogue",
         "_problems",
         "_errors",
         "_files",
         "_fields",
         "_machine",
+        "_snapshot",
         "_sysfs",
         "_pci",
     ),
@@ -27,6 +31,7 @@ ORDER = [
         "_resolve",
         "_options",
         "_placement",
+        "_place",
         "_plan",
         "_hazards",
         "_inherited",
@@ -57,13 +62,15 @@ DISPATCHERS = {
     "_vendors": {
         *("_vendors", "_vendors.nvidia", "_vendors.amd", "_vendors.intel", "_vendors.others")
     },
+    # The model; its JSON is read and written where that is asked for.
+    "_machine": {"_snapshot"},
     "_doctor": {"_doctor"},
     # The records' JSON has the verdict in it.
     "_bench": {"_bench"},
     "_bench.results": {"_bench.verdict"},
     "_fleet": {"_fleet"},
 }
-LONGEST = 470
+LONGEST = 410
 FILES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in SOURCE.rglob("*.py")

@@ -8,8 +8,9 @@ from numabind._errors import MachineError, UsageError
 from numabind._fields import is_natural
 from numabind._fleet.groups import Member, Snapshot
 from numabind._fleet.topology import Topology, model_of, topology_of
-from numabind._machine import Machine, read_json
+from numabind._machine import Machine
 from numabind._record import record
+from numabind._snapshot import read_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
