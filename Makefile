@@ -63,6 +63,7 @@ bench: setup
 	@$(BIN)/python benchmarks/discovery.py
 	@$(BIN)/python benchmarks/scaling.py
 	@$(BIN)/python benchmarks/status.py
+	@$(BIN)/python benchmarks/fleet.py
 	@$(BIN)/python benchmarks/pool.py
 	@$(BIN)/python benchmarks/optimizer.py
 

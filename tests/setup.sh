@@ -10,7 +10,7 @@ missing=
 for pair in cc:gcc qemu-system-x86_64:qemu-system-x86 busybox:busybox-static zstd:zstd \
     lstopo-no-graphics:hwloc numactl:numactl tmux:tmux taskset:util-linux zsh:zsh fish:fish mandoc:mandoc \
     slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
-    mpirun.openmpi:openmpi-bin mpirun.mpich:mpich \
+    strace:strace mpirun.openmpi:openmpi-bin mpirun.mpich:mpich \
     chromium:chromium chromedriver:chromium-driver; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done

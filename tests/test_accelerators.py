@@ -14,9 +14,9 @@ from machines.known import KNOWN
 from machines.spec import GpuSpec, NodeSpec, Shape
 from numabind import UsageError, discover
 from numabind._machine import Machine
-from numabind._resolve import check_named, find_gpu
+from numabind._resolve import check_named, find_gpu, seat_of_rank
 from numabind._vendors.amd import parse_properties
-from numabind._visible import TORCH, kinds_of, visible, worker_devices
+from numabind._visible import TORCH, kinds_of, visible, visible_if_given, worker_devices
 from samples import NO_RUNTIME, gpu, machine, with_devices
 
 AMD = machine(KNOWN["mi300x_nps1"])
@@ -153,6 +153,57 @@ LEVEL_ZERO = {
 @pytest.mark.parametrize(("environ", "seen"), LEVEL_ZERO.values(), ids=LEVEL_ZERO)
 def test_level_zero(environ: dict[str, str], seen: list[str]) -> None:
     assert short(TILES, **environ) == seen
+
+
+COMPOSITE = {"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}
+# ONEAPI_DEVICE_SELECTOR, other variables: the devices.
+SELECTORS = {
+    "numbers": ("level_zero:0,3", {}, ["18/0", "42/1"]),
+    "the order does not count": ("level_zero:3,0", {}, ["18/0", "42/1"]),
+    "repeated": ("level_zero:3,3;*:3", {}, ["42/1"]),
+    "capitals": ("LEVEL_ZERO:GPU", COMPOSITE, ["18", "42", "6c", "98", "b2", "d9"]),
+    "any backend": ("*:2", COMPOSITE, ["6c"]),
+    "all": ("*:*", COMPOSITE, ["18", "42", "6c", "98", "b2", "d9"]),
+    "terms add up": ("level_zero:0;level_zero:5", COMPOSITE, ["18", "d9"]),
+    "another backend": ("opencl:gpu", {}, []),
+    "two backends": ("opencl:cpu;level_zero:1", COMPOSITE, ["42"]),
+    "processors": ("*:cpu", {}, []),
+    "a tile": ("level_zero:1.1", COMPOSITE, ["42/1"]),
+    "tiles of one card": ("level_zero:5.*", COMPOSITE, ["d9/0", "d9/1"]),
+    "a card and its tile": ("level_zero:5.1,5", COMPOSITE, ["d9", "d9/1"]),
+    "a tile has no tiles": ("level_zero:1.1,2", {}, ["42/0"]),
+    "discarded": ("level_zero:*;!level_zero:0,5", COMPOSITE, ["42", "6c", "98", "b2"]),
+    "discarded only": ("!level_zero:1,2,3,4", COMPOSITE, ["18", "d9"]),
+    "past the last": ("level_zero:6,99", COMPOSITE, []),
+    "of what the mask leaves": ("level_zero:1", {"ZE_AFFINITY_MASK": "4,7"}, ["98/1"]),
+    "empty is not set": ("", COMPOSITE, ["18", "42", "6c", "98", "b2", "d9"]),
+}
+
+
+@pytest.mark.parametrize(("value", "environ", "seen"), SELECTORS.values(), ids=SELECTORS)
+def test_a_selector(value: str, environ: dict[str, str], seen: list[str]) -> None:
+    assert short(TILES, ONEAPI_DEVICE_SELECTOR=value, **environ) == seen
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["level_zero", "0", "zero:0", "level_zero:", "level_zero:0.0.1", "*:gpu.0", "*:x", "*:*.0"],
+)
+def test_a_selector_that_is_not_understood(value: str) -> None:
+    seen = visible(TILES, {"ONEAPI_DEVICE_SELECTOR": value})
+    assert not seen.ordered
+    handle, said = find_gpu(TILES, seen, "1")
+    assert handle is None
+    assert said is not None
+    assert said.name == "selector-not-understood"
+    assert seat_of_rank(TILES, seen, 1, None, None).problems == (said,)
+
+
+def test_what_ray_assigns_of_intels() -> None:
+    environ = {"ONEAPI_DEVICE_SELECTOR": "level_zero:3,1", **COMPOSITE}
+    given = visible_if_given(TILES, environ, ("3",))
+    assert [handle.label for handle in given.handles] == ["0000:98:00.0"]
+    assert given.problems == ()
 
 
 def test_i915_shows_a_gt_for_each_tile(tmp_path: Path) -> None:
@@ -341,9 +392,12 @@ VARIABLES = [
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
     *("HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "ASCEND_RT_VISIBLE_DEVICES"),
     *("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "TPU_VISIBLE_CHIPS", "VE_NODE_NUMBER"),
-    "ZE_FLAT_DEVICE_HIERARCHY",
+    *("ZE_FLAT_DEVICE_HIERARCHY", "ONEAPI_DEVICE_SELECTOR"),
 ]
-VALUES = st.text("0123456789,.-xGPUMI all\n", max_size=12) | st.text(max_size=8)
+TERMS = st.lists(st.sampled_from(["level_zero:0", "!*:1", "*:*.*", "*:2.1,gpu", ",", ";", "3"]))
+VALUES = (
+    st.text("0123456789,.-xGPUMI all\n", max_size=12) | st.text(max_size=8) | TERMS.map(";".join)
+)
 
 
 MACHINES = [AMD, SPLIT, TILES, GAUDI, NEURON, *(machine(KNOWN[name]) for name in ("tpu", "ascend"))]

@@ -24,10 +24,12 @@ def output(*words: str) -> str:
 VERBS = re.findall(r"^    ([a-z]+)(?:  |$)", output("numabind", "--help"), re.MULTILINE)
 
 
-def options(verb: str) -> set[str]:
-    """The long options that a verb's help lists."""
-    text = output("numabind", verb, "--help")
-    return set(re.findall(r"^  (?:-\w[^,]*, )?--([a-z-]+)", text, re.MULTILINE))
+def options(*verb: str) -> set[str]:
+    """The long options that a verb's help lists, and those of its parts."""
+    text = output("numabind", *verb, "--help")
+    found = set(re.findall(r"^  (?:-\w[^,]*, )?--([a-z-]+)", text, re.MULTILINE))
+    parts = re.findall(r"^    ([a-z]+)(?:  |$)", text, re.MULTILINE)
+    return found.union(*(options(*verb, part) for part in parts))
 
 
 # Words on the line, the last one being completed; what bash offers.
@@ -43,6 +45,7 @@ OFFERED = {
     "how to count": ("numabind top --pages n", "numa_maps"),
     "a process": (f"numabind status {os.getpid()}", str(os.getpid())),
     "a shell": ("numabind completion ", "bash zsh fish"),
+    "a part of a verb": ("numabind fleet rep", "report"),
     "a number": ("numabind plan --workers ", ""),
     "a command": ("numabind run --mode node -- migratepag", "migratepages"),
     "a command without --": ("numabind run --mode = node -q migratepag", "migratepages"),

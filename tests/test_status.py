@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,21 @@ from hypothesis import strategies as st
 from typing_extensions import Self
 
 import numabind
-from launchers.pretend import ADDRESSES, CPUS, HALVES, write_snapshot
-from numabind import _holders, _pages, _proc
+from launchers.pretend import ADDRESSES, ALL, CPUS, HALVES, write_snapshot
+from machines.build import build
+from machines.known import KNOWN
+from machines.shapes import SHAPES
+from numabind import _holders, _pages, _proc, discover
 from numabind._arguments import StatusArguments, lean_status
 from numabind._parser import make_parser
 from numabind._process import Pages, Process, Stray
 from numabind._report.status import prometheus_text, size, status_text
 from numabind._residency import parse_numa_maps
 from numabind._status import _elsewhere, _strays, with_share
+from numabind._sysfs import Root
+from numabind._vendors.amd import read_processes
 from numabind._verbs import below
+from samples import NO_RUNTIME
 
 BIN = Path(sys.executable).with_name("numabind")
 GIB = 1 << 30
@@ -93,6 +100,23 @@ def test_what_numabind_bound_is_near_its_gpu(environ: dict[str, str]) -> None:
         done = numabind_status(environ, "--min-local=0", worker.pid)
         assert done.returncode == 1
         assert "1 threads are elsewhere" in done.stderr
+
+
+def test_a_mask_that_shrank_since(environ: dict[str, str], tmp_path: Path) -> None:
+    snapshot = json.loads(Path(environ["NUMABIND_SNAPSHOT"]).read_text())
+    first, second = snapshot["nodes"]
+    first["cpus"], second["cpus"] = ALL, ""
+    snapshot["cpus"] = [{**cpu, "node": 0} for cpu in snapshot["cpus"]]
+    file = tmp_path / "whole.json"
+    file.write_text(json.dumps(snapshot))
+    environ = {**environ, "NUMABIND_SNAPSHOT": str(file)}
+    with Worker(environ, "--gpu", ADDRESSES[0]) as worker:
+        process = only(numabind_status(environ, "--json", worker.pid))
+        assert "affinity-not-kept" not in {said["name"] for said in process["problems"]}
+        os.sched_setaffinity(worker.pid, CPUS[:1])
+        process = only(numabind_status(environ, "--json", worker.pid))
+    (said,) = (s for s in process["problems"] if s["name"] == "affinity-not-kept")
+    assert f"was given CPUs {ALL} and has {CPUS[0]}" in said["cause"]
 
 
 def test_a_rank_in_the_environment_says_which_gpu(environ: dict[str, str]) -> None:
@@ -232,11 +256,13 @@ def test_a_process_whose_first_thread_ended() -> None:
 UNPRIVILEGED = """
 import os
 from numabind import _holders, _proc
+class Everything(dict):
+    __contains__ = lambda self, pid: True
 if os.fork():
     os.wait()
 else:
     os.setuid(12345)
-    print(_proc.may_trace(), _holders._unseen({}) > _holders._unseen({os.getppid(): ()}) >= 0)
+    print(_proc.may_trace(), _holders._unseen({}) > _holders._unseen(Everything()) == 0)
 """
 
 
@@ -259,8 +285,8 @@ def test_a_number_of_another_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
         os, "readlink", lambda path: "pid:[4026532999]" if path.endswith("ns/pid") else read(path)
     )
     with open("/dev/null"):
-        assert _holders._is_stranger(os.getpid())
-    assert not _holders._is_stranger(1 << 22)
+        assert _holders._is_stranger(os.getpid(), "/dev/nvidia")
+    assert not _holders._is_stranger(1 << 22, "/dev/nvidia")
 
 
 def test_wrong_arguments() -> None:
@@ -284,6 +310,39 @@ def test_open_files_name_gpus(tmp_path: Path) -> None:
         both = _holders.opened_by(os.getpid(), files, frozenset())
         assert both == {"0000:17:00.0", "0000:c1:00.0"}
     assert _holders.opened_by(1 << 22, files, frozenset()) == frozenset(), "gone"
+
+
+# machine: files, and the address of the device that each is of
+DEVICE_FILES = {
+    "AMD": ("mi300x_nps1", {"/dev/dri/renderD131": "0000:65:00.0"}),
+    "AMD, a partition": (
+        "mi300x_partitions",
+        {"/dev/dri/renderD130": "0000:05:00.0", "/dev/dri/renderD137": "0000:85:00.0"},
+    ),
+    "Intel": ("aurora", {"/dev/dri/renderD129": "0000:42:00.0"}),
+    "Gaudi": ("gaudi2", {"/dev/accel/accel2": "0000:33:00.0"}),
+    "NVIDIA": ("hgx_h100", {"/dev/nvidia7": "0000:df:00.0"}),
+}
+
+
+@pytest.mark.parametrize(("name", "wanted"), DEVICE_FILES.values(), ids=DEVICE_FILES)
+def test_whose_device_file_it_is(name: str, wanted: dict[str, str], tmp_path: Path) -> None:
+    root = build({**SHAPES, **KNOWN}[name], tmp_path)
+    files = _holders.device_files(discover(root, NO_RUNTIME).devices, Root(str(root)))
+    assert wanted.items() <= files.items()
+
+
+def test_kfd_says_who_has_memory_where(tmp_path: Path) -> None:
+    # KFD nodes 0 and 1 are the sockets; 2 to 9 are the GPUs, with ids from 4098 on.
+    vram = {"41/vram_4098": 0, "41/vram_4101": 4096, "42/vram_4099": 10, "42/vram_4105": 20}
+    vram |= {"43/vram_4098": 0, "44/pasid": 32769}
+    listed = tuple((f"sys/class/kfd/kfd/proc/{name}", f"{n}\n") for name, n in vram.items())
+    shape = KNOWN["mi300x_nps1"]
+    root = build(replace(shape, files=(*shape.files, *listed)), tmp_path)
+    assert read_processes(Root(str(root))) == {
+        41: {"0000:65:00.0"},
+        42: {"0000:26:00.0", "0000:e5:00.0"},
+    }
 
 
 # -- pages

@@ -67,8 +67,24 @@ def _verb(name: str, text: str, parser: argparse.ArgumentParser) -> Verb:
         action for action in parser._actions if not isinstance(action, argparse._SubParsersAction)
     ]
     command = any(action.metavar == "CMD" for action in taken)
-    arguments = tuple(_argument(action) for action in taken if action.metavar != "CMD")
-    return Verb(name, text, parser.description or "", parser.epilog or "", command, arguments)
+    arguments = [_argument(action) for action in taken if action.metavar != "CMD"]
+    if name:
+        arguments += [known for known in _parts(parser) if known not in arguments]
+    return Verb(
+        name, text, parser.description or "", parser.epilog or "", command, tuple(arguments)
+    )
+
+
+def _parts(parser: argparse.ArgumentParser) -> list[Argument]:
+    """What a verb of several parts takes (fleet report): the part, then all of their arguments."""
+    found: list[Argument] = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = "; ".join(f"{one.dest}: {one.help}" for one in action._choices_actions)
+            found.append(Argument((), "PART", tuple(action.choices), False, helps))
+            for name, part in action.choices.items():
+                found += [known for known in _verb(name, "", part).arguments if known not in found]
+    return found
 
 
 def _argument(action: argparse.Action) -> Argument:

@@ -84,6 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
     _process_flags(report)
     report.add_argument("--bench", metavar="FILE", help="also draw what bench --json > FILE found")
     _measure_verbs(verbs)
+    _fleet_verbs(verbs)
     snapshot = verbs.add_parser("snapshot", help="the machine as a file, for planning elsewhere")
     snapshot.add_argument(
         "-o", "--output", metavar="FILE", help="where to write (default: standard output)"
@@ -233,6 +234,51 @@ def _measure_verbs(verbs: Any) -> None:
     )
     _json_flag(calibrate)
 
+
+def _fleet_verbs(verbs: Any) -> None:
+    """The verbs of a cluster."""
+    fleet = verbs.add_parser(
+        "fleet", help="the machines of a cluster: which are alike, and what differs in the others"
+    )
+    parts = fleet.add_subparsers(dest="part", metavar="PART", required=True)
+    report = parts.add_parser(
+        "report",
+        help="compare snapshots in a directory",
+        description="Read every *.json and *.json.gz below DIR that numabind snapshot made, show "
+        "each kind of machine once, and the outliers with what differs.",
+        epilog=_FLEET_CODES,
+    )
+    report.add_argument("directory", metavar="DIR", help="where the snapshots are, at any depth")
+    report.add_argument("-o", "--output", metavar="FILE", help="write a page (HTML) instead")
+    _json_flag(report)
+    survey = parts.add_parser(
+        "survey",
+        help="ask every node of a cluster, and compare",
+        usage="numabind fleet survey (--ray ADDRESS | --srun) [options] [-- SRUN-OPTION ...]",
+        description="Run one task on each node, which reads that machine; then report as fleet "
+        "report does. numabind must be installed on the nodes, for --srun at the same path as "
+        "here. Nodes that don't answer in time are named.",
+        epilog=_FLEET_CODES,
+    )
+    engine = survey.add_mutually_exclusive_group(required=True)
+    engine.add_argument("--ray", metavar="ADDRESS", help="a Ray cluster: auto, or HOST:PORT")
+    engine.add_argument(
+        "--srun",
+        action="store_true",
+        help="Slurm: the nodes of this allocation; else those of srun's options after --; else all "
+        "of the default partition that respond",
+    )
+    survey.add_argument("-o", "--output", metavar="DIR", help="keep the snapshots there")
+    survey.add_argument(
+        "--timeout", type=_long, default=60.0, metavar="S", help="seconds (default 60)"
+    )
+    _json_flag(survey)
+
+
+_FLEET_CODES = (
+    "Exit codes: 0 every machine is like the others of its kind, 1 some are not, can't be read or "
+    "did not answer, 2 wrong usage."
+)
 
 # What `completion` can write; _completion.py says how.
 SHELLS = ("bash", "zsh", "fish")

@@ -14,7 +14,7 @@ from numabind._options import METHODS, Options, make_options
 from numabind._problems import Problem, problem
 from numabind._process import Pages, Process, Stray, printable
 from numabind._record import record, replace
-from numabind._worker import LAUNCHERS, MARK
+from numabind._worker import DEVICES, LAUNCHERS, MARK, names_one_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def status(
     if method not in METHODS:
         raise UsageError(f"method {method!r:.40} is none of {', '.join(METHODS)}")
     named = _named(pids, tree)
-    machine = discover_here(os.environ, Questions(caches=False, network=False))
+    machine = discover_here(os.environ, Questions(caches=False, network=False, settings=False))
     look = Look(machine, method, named)
     held = look.holders
     wanted = sorted(held.found) if named is None else named
@@ -75,7 +75,10 @@ def status(
         else:
             seen.append(process)
     problems: tuple[Problem, ...] = ()
-    if held.unseen:
+    hidden = _proc.hidden()
+    if hidden is not None and named is None:
+        problems = (problem("processes-unseen", hidden),)
+    elif held.unseen:
         cause = f"{held.unseen} processes are other users', and this one lacks CAP_SYS_PTRACE"
         problems = (problem("processes-unseen", cause),)
     return Report(tuple(seen), tuple(ended), problems)
@@ -93,7 +96,8 @@ def _named(pids: Iterable[int] | int | None, tree: int | None) -> list[int] | No
     for pid in [*wanted, *([] if tree is None else [tree])]:
         fields = _proc.status(pid) if type(pid) is int and pid > 0 else {}
         if not fields:
-            raise UsageError(f"no process {pid}")
+            hidden = _proc.hidden()
+            raise UsageError(f"no process {pid}" + (f": {hidden}" if hidden else ""))
         if fields.get("Tgid", str(pid)) != str(pid):
             raise UsageError(f"{pid} is a thread of process {fields['Tgid']}: name that")
     if tree is not None:
@@ -136,7 +140,7 @@ class Look:
         pages, policy, said = self.pages(witness)
         if not count:
             return None
-        problems = list(said)
+        problems = [*said, *_narrowed(pid)]
         if place.devices and place.nodes is None:
             gpus = " and ".join(place.devices)
             problems.append(problem("no-numa-node", f"nobody knows the node of {gpus}"))
@@ -198,8 +202,7 @@ class Look:
     def by_rank(self, environ: Mapping[str, str]) -> tuple[str, ...] | None:
         """The GPU that a worker with this environment has by its rank or its only visible one."""
         ranked = any(environ.get(variable, "").strip() for _, variable, _ in LAUNCHERS)
-        one = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES", ""))
-        if not ranked and ("," in one or not one.strip()):
+        if not ranked and not any(names_one_device(environ.get(name, "")) for name in DEVICES):
             return None
         from numabind._bind import Request, seat_of
 
@@ -278,6 +281,24 @@ class Look:
             return Pages("status", {0: _by_kind(pid)}), None, ()
         cause = f"this kernel has no numa_maps for process {pid}"
         return None, None, (problem("pages-unreadable", cause),)
+
+
+def _narrowed(pid: int) -> tuple[Problem, ...]:
+    """`affinity-not-kept`, if numabind bound this process and its first thread has less now.
+
+    OpenMP, a library that was imported, or taskset did that: all workers may sit on one core.
+    """
+    words = _proc.environment(pid).get(MARK, "").split()
+    if len(words) != 6 or words[0] != str(pid):
+        return ()  # a child of a worker may well have a part of its place
+    try:
+        given, now = parse_list(words[2]), frozenset(os.sched_getaffinity(pid))
+    except (ValueError, OSError):
+        return ()
+    if not now < given:
+        return ()
+    cause = f"its first thread was given CPUs {format_list(given)} and has {format_list(now)}"
+    return (problem("affinity-not-kept", cause),)
 
 
 def with_share(pages: Pages, nodes: frozenset[int]) -> Pages:

@@ -204,6 +204,8 @@ class _Writer:
             elif gpu.driver == "amdgpu":
                 self.amd(gpu, f"{above}/{gpu.pci}")
             elif gpu.driver == "xe":
+                minor = 128 + self.shape.gpus.index(gpu) if gpu.minor is None else gpu.minor
+                self.lines(f"{above}/{gpu.pci}/drm/renderD{minor}", dev=f"226:{minor}")
                 for tile in range(gpu.parts):
                     self.lines(f"{above}/{gpu.pci}/tile{tile}", physical_vram_size_bytes="0x0")
             elif gpu.driver == "habanalabs":

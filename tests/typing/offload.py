@@ -26,7 +26,7 @@ def train(model: torch.nn.Module, data: Dataset[torch.Tensor], steps: int) -> fl
     for batch in loader:
         with offload.saving():
             loss: torch.Tensor = model(batch).sum()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         total += int(loss)
     return total / steps
