@@ -13,7 +13,7 @@ LAUNCHERS := accelerate deepspeed ray
 
 .PHONY: demo test lint bench fuzz setup docs site dist clean
 
-$(VENV)/made: pyproject.toml scripts/numabind $(shell find src -type f -not -name '*.pyc')
+$(VENV)/made: pyproject.toml scripts/numabind man/numabind.1 $(shell find src -type f -not -name '*.pyc')
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps .
 	@touch $@
@@ -43,9 +43,10 @@ lint: $(VENV)/dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@# A program that uses numabind as it is installed, with no setting of ours.
-	@cd tests/typing && ../../$(BIN)/mypy --config-file= --strict --python-version 3.10 \
-		--cache-dir ../../.mypy_cache/downstream .
+	@# A program that uses numabind as it is installed. With these settings, which are stricter than
+	@# --strict, mypy knows torch already.
+	@cd tests/typing && ../../$(BIN)/mypy --config-file ../../pyproject.toml \
+		--cache-dir ../../.mypy_cache .
 	@$(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
 
 docs: $(VENV)/made
