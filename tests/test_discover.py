@@ -118,6 +118,23 @@ def test_amds_files_name_its_gpus(tmp_path: Path) -> None:
     assert [d.index for d in discover(root, NO_RUNTIME).devices] == [None, 0, None, 1]
 
 
+def test_settings_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
+    gone, h100 = SHAPES["two_socket"].gpus[0].pci, SHAPES["two_socket"]
+    files = (
+        ("sys/module/nvidia/version", "570.86.15\n"),
+        (f"sys/bus/pci/devices/{gone}/current_link_width", "255\n"),
+    )
+    root = build(changed(h100, numa_balancing=1, files=files), tmp_path)
+    found = discover(root, NO_RUNTIME)
+    assert found.host.numa_balancing == 1
+    assert {d.driver_version for d in found.devices} == {"570.86.15"}
+    assert [d.link_width for d in found.devices][:2] == [None, 16]
+    assert type(found).from_dict(found.as_dict()) == found
+    found = discover(root, replace(NO_RUNTIME, settings=False))
+    assert found.host.numa_balancing is None
+    assert {(d.driver_version, d.link_width) for d in found.devices} == {(None, None)}
+
+
 def test_an_anonymous_machine_keeps_its_shape_only() -> None:
     before = machine("sparse")
     after = anonymous(before)

@@ -13,11 +13,15 @@ ORDER = [
         "_record",
         "_address",
         "_cpulist",
+        "_catalogue.memory",
+        "_catalogue.placing",
+        "_catalogue",
         "_problems",
         "_errors",
         "_files",
         "_fields",
         "_machine",
+        "_snapshot",
         "_sysfs",
         "_pci",
     ),
@@ -27,6 +31,7 @@ ORDER = [
         "_resolve",
         "_options",
         "_placement",
+        "_place",
         "_plan",
         "_hazards",
         "_inherited",
@@ -41,10 +46,14 @@ ORDER = [
     *("_doctor.environment", "_doctor.devices", "_doctor", "_doctor.__main__"),
     *("_bench.results", "_bench.verdict", "_bench.calibrate", "_bench.arena", "_bench.children"),
     *("_bench.memory", "_bench.copies", "_bench.copiers", "_bench"),
+    *("_fleet.topology", "_fleet.memory", "_fleet.groups", "_fleet.snapshots"),
+    *("_fleet.differences", "_fleet.words", "_fleet.hosts", "_fleet.wire"),
+    *("_fleet.slurm", "_fleet.answer", "_fleet"),
     *("_report", "_report.text", "_report.status", "_report.findings", "_report.colour"),
-    *("_report.markup", "_report.crew", "_report.drawing", "_report.tables"),
-    *("_report.bench", "_report.heat", "_report.html"),
-    *("_arguments", "_parser", "_top", "_verbs", "_terminal", "_measuring"),
+    *("_report.markup", "_report.document", "_report.crew", "_report.drawing", "_report.tables"),
+    *("_report.bench", "_report.heat", "_report.html", "_report.fleet", "_report.fleet_page"),
+    *("_arguments", "_parser", "_grammar", "_completion", "_manual", "_top", "_verbs", "_terminal"),
+    *("_progress", "_measuring", "_clustered"),
     *("_launched", "_watch", "_launch"),
     *("_autobind.sitecustomize", "_commands", "_cli", "__main__"),
 ]
@@ -53,12 +62,15 @@ DISPATCHERS = {
     "_vendors": {
         *("_vendors", "_vendors.nvidia", "_vendors.amd", "_vendors.intel", "_vendors.others")
     },
+    # The model; its JSON is read and written where that is asked for.
+    "_machine": {"_snapshot"},
     "_doctor": {"_doctor"},
     # The records' JSON has the verdict in it.
     "_bench": {"_bench"},
     "_bench.results": {"_bench.verdict"},
+    "_fleet": {"_fleet"},
 }
-LONGEST = 440
+LONGEST = 410
 FILES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in SOURCE.rglob("*.py")

@@ -256,11 +256,13 @@ def test_a_process_whose_first_thread_ended() -> None:
 UNPRIVILEGED = """
 import os
 from numabind import _holders, _proc
+class Everything(dict):
+    __contains__ = lambda self, pid: True
 if os.fork():
     os.wait()
 else:
     os.setuid(12345)
-    print(_proc.may_trace(), _holders._unseen({}) > _holders._unseen({os.getppid(): ()}) >= 0)
+    print(_proc.may_trace(), _holders._unseen({}) > _holders._unseen(Everything()) == 0)
 """
 
 

@@ -12,13 +12,13 @@ from machines.known import KNOWN
 from machines.shapes import SHAPES
 from machines.spec import Shape
 from numabind._bind import Request, seat_of
+from numabind._catalogue import CATALOGUE
 from numabind._cpulist import format_list
 from numabind._doctor import CHECKS
 from numabind._inherited import place
 from numabind._machine import Machine, Partition
 from numabind._options import make_options
 from numabind._placement import Placement
-from numabind._problems import CATALOGUE
 from numabind._record import replace
 from samples import machine
 

@@ -16,6 +16,7 @@ from numabind._pci import (
     read_devices,
     read_nics,
     read_node_above,
+    with_settings,
 )
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
@@ -44,12 +45,14 @@ class Questions:
     """What the caller wants to know; the rest is not read.
 
     `caches`: L3 groups. `network`: NICs, disks and the PCI tree. `runtime`: NVML may
-    be asked (slow: it loads the driver's library). `overrides`: the lines of NUMABIND_MAP.
+    be asked (slow: it loads the driver's library). `settings`: the drivers' versions, the width of
+    links, kernel.numa_balancing. `overrides`: the lines of NUMABIND_MAP.
     """
 
     caches: bool = True
     network: bool = True
     runtime: bool = True
+    settings: bool = True
     overrides: tuple[Override, ...] = ()
 
 
@@ -74,6 +77,8 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
         known = identify(place_to_read, bare, questions.runtime)
         devices, said = known.devices, known.problems
         driver_nodes, driver_cpus = known.driver_nodes, known.driver_cpus or {}
+        if questions.settings:
+            devices = with_settings(place_to_read, devices)
     own_memory = frozenset(d.memory_node for d in devices if d.memory_node is not None)
     if not own_memory and place_to_read.exists(NVIDIA):
         from numabind._vendors.nvidia import read_proc
@@ -103,7 +108,7 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
         cpus=read_cpus(place_to_read, online, nodes, questions.caches),
         devices=devices,
         allowed=allowed,
-        host=read_host(place_to_read, numa),
+        host=read_host(place_to_read, numa, questions.settings),
         offline_cpus=read_offline(place_to_read, online),
         nics=read_nics(place_to_read, nodes) if questions.network else (),
         problems=said + overlaps + problems,
@@ -353,11 +358,6 @@ def unfit(machine: Machine, here: Root) -> str | None:
         if uuid is not None and device.uuid is not None and uuid != device.uuid:
             return f"{device.pci} is {uuid} here and {device.uuid} in it"
     return None
-
-
-def readable_or_problem(error: MachineError) -> Problem:
-    """A MachineError as the problem `machine-unreadable`, for callers that must not fail."""
-    return problem("machine-unreadable", str(error))
 
 
 def anonymous(machine: Machine) -> Machine:

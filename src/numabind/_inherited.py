@@ -14,7 +14,7 @@ from numabind._plan import plan_seats
 from numabind._problems import problem
 from numabind._record import replace
 from numabind._resolve import Seat, seat_near, seat_of_rank
-from numabind._sysfs import Root, read_cpuset
+from numabind._sysfs import Root, read_cpuset, read_isolated
 from numabind._visible import visible, worker_devices
 
 TYPE_CHECKING = False
@@ -39,13 +39,15 @@ _BINDERS = (
 def widest(machine: Machine) -> frozenset[int]:
     """The CPUs that this process could have: its cgroup's, if the mask it was born with is less.
 
-    The mask itself where the cgroup does not say, or says less.
+    The mask itself where the cgroup does not say, or says less. CPUs that the kernel was booted to
+    keep for others (isolcpus=) are nobody's unless the mask has them.
     """
     mask = machine.allowed.cpus
     online = frozenset(cpu.id for cpu in machine.cpus)
     if mask == online:
         return mask
-    limit = (read_cpuset(Root("/")) or mask) & online
+    here = Root("/")
+    limit = ((read_cpuset(here) or mask) & online) - (read_isolated(here) - mask)
     return limit if mask < limit else mask
 
 

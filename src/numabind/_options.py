@@ -15,6 +15,7 @@ MEMORY = ("prefer", "bind", "local", "interleave", "weighted-interleave", "none"
 # How `status` counts pages.
 METHODS = ("auto", "numa_maps", "sample")
 SHARES = ("block", "cyclic")
+THREADS = ("keep", "auto")
 _SETTINGS = {"NUMABIND_MODE": "mode", "NUMABIND_MEMORY": "memory", "NUMABIND_STRICT": "strict"}
 
 
@@ -50,7 +51,7 @@ class Options:
         _choice("mode", self.mode, MODES)
         _choice("memory", self.memory, MEMORY)
         _choice("share", self.share, (None, *SHARES))
-        _choice("threads", self.threads, ("keep", "auto"))
+        _choice("threads", self.threads, THREADS)
         if not (type(self.reserve) is int and self.reserve >= 0):
             raise UsageError(f"reserve must be 0 or more cores, not {self.reserve!r:.60}")
         for name in ("smt", "move_pages", "strict", "ignore_inherited"):

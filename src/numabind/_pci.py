@@ -106,6 +106,25 @@ def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
     return tuple(found)
 
 
+def with_settings(root: Root, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """The devices with their kernel module's version and the lanes of their PCI link.
+
+    Sources: Documentation/ABI/stable/sysfs-module; ABI/testing/sysfs-bus-pci, current_link_width,
+    where 0 is "no link" and 255 what a device says that has fallen off the bus.
+    """
+    found = []
+    for device in devices:
+        lanes = root.parse(f"{PCI}/{device.pci}/current_link_width", _parse_lanes)
+        version = root.text(f"sys/module/{device.driver}/version") if device.driver else None
+        found.append(replace(device, driver_version=version or None, link_width=lanes))
+    return tuple(found)
+
+
+def _parse_lanes(text: str) -> int | None:
+    """Nothing is placed by it, so what is no number of lanes is no error either."""
+    return int(text) if text.isdecimal() and 0 < int(text) < 255 else None
+
+
 def _is_odd(root: Root, base: str) -> bool:
     vendor = root.parse(f"{base}/vendor", parse_id) or 0
     if vendor not in _ODD:

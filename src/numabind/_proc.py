@@ -107,6 +107,15 @@ def kibibytes(fields: dict[str, str], field: str) -> int:
     return int(words[0]) * 1024 if words and words[0].isdigit() else 0
 
 
+def hidden() -> str | None:
+    """Why other processes can't even be seen here (hidepid of proc(5)); None where they can."""
+    if not os.path.exists("/proc/self"):
+        return "/proc is not mounted"
+    if not os.path.exists("/proc/1"):
+        return "/proc is mounted with hidepid and shows no process of another user"
+    return None
+
+
 def processes() -> Iterable[int]:
     """The process ids of this machine that this process can see."""
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]

@@ -62,7 +62,7 @@ def status(
     if method not in METHODS:
         raise UsageError(f"method {method!r:.40} is none of {', '.join(METHODS)}")
     named = _named(pids, tree)
-    machine = discover_here(os.environ, Questions(caches=False, network=False))
+    machine = discover_here(os.environ, Questions(caches=False, network=False, settings=False))
     look = Look(machine, method, named)
     held = look.holders
     wanted = sorted(held.found) if named is None else named
@@ -75,7 +75,10 @@ def status(
         else:
             seen.append(process)
     problems: tuple[Problem, ...] = ()
-    if held.unseen:
+    hidden = _proc.hidden()
+    if hidden is not None and named is None:
+        problems = (problem("processes-unseen", hidden),)
+    elif held.unseen:
         cause = f"{held.unseen} processes are other users', and this one lacks CAP_SYS_PTRACE"
         problems = (problem("processes-unseen", cause),)
     return Report(tuple(seen), tuple(ended), problems)
@@ -93,7 +96,8 @@ def _named(pids: Iterable[int] | int | None, tree: int | None) -> list[int] | No
     for pid in [*wanted, *([] if tree is None else [tree])]:
         fields = _proc.status(pid) if type(pid) is int and pid > 0 else {}
         if not fields:
-            raise UsageError(f"no process {pid}")
+            hidden = _proc.hidden()
+            raise UsageError(f"no process {pid}" + (f": {hidden}" if hidden else ""))
         if fields.get("Tgid", str(pid)) != str(pid):
             raise UsageError(f"{pid} is a thread of process {fields['Tgid']}: name that")
     if tree is not None:

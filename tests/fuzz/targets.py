@@ -27,6 +27,7 @@ from machines.build import build
 from machines.spec import GpuSpec, NodeSpec, Shape, paired
 from numabind import NumabindError, UsageError, bind, plan
 from numabind._bind import Request, prepare
+from numabind._catalogue import CATALOGUE
 from numabind._cli import main
 from numabind._discover import Questions, discover, discover_here
 from numabind._doctor import doctor
@@ -34,7 +35,6 @@ from numabind._errors import MachineError
 from numabind._machine import Machine
 from numabind._options import MEMORY, MODES, make_options, options_of
 from numabind._pci import parse_map
-from numabind._problems import CATALOGUE
 from numabind._report.html import page
 from numabind._report.text import machine_text, plan_text
 from numabind._residency import bytes_by_node, parse_numa_maps, read_numa_maps

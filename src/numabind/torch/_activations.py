@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from numabind._errors import UsageError
+from numabind._problems import problem
 from numabind.torch._pool import Pool
 
 if TYPE_CHECKING:
@@ -29,9 +30,12 @@ class offload_activations:  # noqa: N801 (used as a function is)
     Each saved tensor is copied to a pool of pinned slabs and brought back, with the same strides,
     when backward wants it; gradients are the same to the last bit. On CUDA both copies run on a
     stream of their own, and while backward uses one tensor the one before it is on its way.
-    Parameters, and views of them, are left where they are, and so are tensors of fewer than
-    `min_bytes`. Works with torch.utils.checkpoint and around compiled modules. On a CPU the copy is
-    in the pool (on the worker's node) and is used there.
+    Left where they are: parameters and views of them, tensors of fewer than `min_bytes`, what is
+    no plain strided tensor (sparse, nested, subclasses), and all once host memory has run out
+    (`no-host-memory`, logged once). To change one of those in place before backward is a
+    RuntimeError, as without this; what was copied may be changed. Works with
+    torch.utils.checkpoint and around compiled modules. On a CPU the copy is in the pool (on the
+    worker's node) and is used there.
 
     `pool` may be given to share one between steps; otherwise this object has one, so make it once
     and enter it for each step. UsageError for `min_bytes` below 0.
@@ -44,7 +48,7 @@ class offload_activations:  # noqa: N801 (used as a function is)
             raise UsageError(f"min_bytes must be 0 or more, not {min_bytes!r:.40}")
         self.min_bytes = min_bytes
         # This class knows when its copies are done, so the pool need not wait for the device.
-        self.pool = Pool(node, keep=1 << 62, waits=False) if pool is None else pool
+        self.pool = Pool(node, keep=None, waits=False) if pool is None else pool
         self._entered: list[Any] = []
         self._copies = _Copies()
 
@@ -59,19 +63,24 @@ class offload_activations:  # noqa: N801 (used as a function is)
     def __exit__(self, *_: object) -> None:
         self._entered.pop().__exit__()
 
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Packed:
+    def _pack(self, tensor: torch.Tensor) -> _Kept | _Packed:
         extent = extent_of(tensor)
-        if extent * tensor.element_size() < self.min_bytes or not offloadable(tensor, extent):
-            return tensor
+        size = extent * tensor.element_size() if extent else 0
+        if extent == 0 or size < self.min_bytes or not offloadable(tensor, extent):
+            return _Kept(tensor)
+        try:
+            host = self.pool.empty(extent, tensor.dtype)
+        except MemoryError as error:
+            self.pool._say((problem("no-host-memory", str(error)),))  # noqa: SLF001
+            return _Kept(tensor)
         if tensor.device.type == "cpu":
-            packed = _Packed(tensor, self.pool.empty(extent, tensor.dtype))
-            packed.host.copy_(_flat(tensor, extent))
-            return packed
-        return self._copies.to_host(tensor, self.pool.empty(extent, tensor.dtype))
+            host.copy_(_flat(tensor, extent))
+            return _Packed(tensor, host)
+        return self._copies.to_host(tensor, host)
 
-    def _unpack(self, packed: torch.Tensor | _Packed) -> torch.Tensor:
-        if not isinstance(packed, _Packed):
-            return packed
+    def _unpack(self, packed: _Kept | _Packed) -> torch.Tensor:
+        if isinstance(packed, _Kept):
+            return packed.unchanged()
         if packed.device.type == "cpu":
             return packed.shaped(packed.host)
         return self._copies.to_device(packed)
@@ -81,7 +90,7 @@ def extent_of(tensor: torch.Tensor) -> int:
     """Elements from a strided tensor's first to its last in memory; 0 for other layouts."""
     import torch
 
-    if tensor.layout != torch.strided or tensor.numel() == 0:
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.numel() == 0:
         return 0
     return 1 + sum(
         (size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True)
@@ -101,6 +110,29 @@ def offloadable(tensor: torch.Tensor, extent: int) -> bool:
     if isinstance(owner, torch.nn.Parameter) or (owner.is_leaf and owner.requires_grad):
         return False
     return not (tensor.is_conj() or tensor.is_neg()) and tensor.device.type in ("cpu", "cuda")
+
+
+class _Kept:
+    """A saved tensor that stays where it is.
+
+    Autograd looks after a saved tensor's version only where there are no hooks (saved_variable.cpp,
+    SavedVariable::unpack), so that is done here.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.version = tensor._version  # noqa: SLF001
+
+    def unchanged(self) -> torch.Tensor:
+        """The tensor; RuntimeError if it was changed since."""
+        now = self.tensor._version  # noqa: SLF001
+        if now != self.version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an "
+                f"inplace operation: {self.tensor.type()} is at version {now}; expected "
+                f"version {self.version} instead"
+            )
+        return self.tensor
 
 
 def _flat(tensor: torch.Tensor, extent: int) -> torch.Tensor:

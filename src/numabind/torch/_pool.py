@@ -7,7 +7,10 @@ and a weak reference to it tells the pool.
 from __future__ import annotations
 
 import itertools
+import math
+import operator
 import os
+import sys
 import threading
 import weakref
 from bisect import insort
@@ -18,15 +21,17 @@ from numabind._bind import log_problems
 from numabind._errors import BindError, UsageError
 from numabind._home import own_home_node, own_state
 from numabind._problems import Problem, problem
-from numabind._slab import Slab, make_slab, node_exists
+from numabind._slab import HUGE, Slab, make_slab, node_exists
 from numabind.torch._cuda import register, settle, unregister
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from typing import Any
 
     import torch
 
 SLAB = 32 << 20
+_LARGEST = 256 << 20  # slab of a pool whose tensors come and go
 _ALIGN = 512  # as CUDA's own allocators do
 
 
@@ -75,7 +80,9 @@ class Pool:
     asynchronous. A block is free when the last tensor or view on it goes. CUDA may still be copying
     then: before such a block is used again the pool waits for the device, unless `waits` is False
     and you see to that yourself. `keep` bytes of slabs without blocks stay for the next tensor,
-    further ones are unmapped; `trim()` unmaps those too.
+    further ones are unmapped; `trim()` unmaps those too. With `keep` None (for tensors that come
+    and go at each step) they stay as long as the pool takes at most half as much again as was in
+    use at once, and slabs grow with it, to 256 MiB.
 
     `node` None is the calling thread's: of its memory policy, else of its CPUs. `strict` raises
     BindError where memory is not on the node; otherwise that is a problem, logged once and kept in
@@ -88,22 +95,26 @@ class Pool:
         node: int | None = None,
         *,
         strict: bool = False,
-        keep: int = 256 << 20,
+        keep: int | None = 256 << 20,
         waits: bool = True,
     ) -> None:
         if node is not None:
             check_node(node)
-        if not (type(keep) is int and keep >= 0):
-            raise UsageError(f"keep must be 0 or more bytes, not {keep!r:.40}")
+        if keep is not None and not (type(keep) is int and keep >= 0):
+            raise UsageError(f"keep must be 0 or more bytes or None, not {keep!r:.40}")
         self._strict, self._keep, self._waits = strict, keep, waits
         self._said: dict[str, Problem] = {}
-        self.node = _home(strict, self._say) if node is None else node
+        self.node = node
+        if node is None:
+            self.node, why = _home(strict)
+            self._say(why)
         self._start_afresh()
         _pools.add(self)
 
     def _start_afresh(self) -> None:
         self._lock = threading.Lock()
         self._cuts: list[_Cut] = []
+        self._used = self._most_used = 0  # bytes
         self._busy = False  # whether CUDA may still use a block that is free
         # Blocks that were let go; a weak reference's callback may run anywhere, even inside the
         # lock, so it only puts them here.
@@ -123,34 +134,42 @@ class Pool:
     @property
     def used_bytes(self) -> int:
         """What tensors hold of that, in bytes."""
-        free = sum(end - begin for cut in self._cuts for begin, end in cut.free)
-        return self.mapped_bytes - free
+        return self._used
 
     def empty(self, shape: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
         """A tensor of this shape on the pool's node, contents undefined; torch's default dtype.
 
-        Raises UsageError for a shape that is none, BindError under strict if the memory is not on
-        the node, MemoryError if there is none at all.
+        Raises UsageError for a shape or dtype that is none, BindError under strict if the memory is
+        not on the node, MemoryError if there is none at all.
         """
         import torch
 
-        kind = dtype or torch.get_default_dtype()
+        kind = torch.get_default_dtype() if dtype is None else dtype
+        if not isinstance(kind, torch.dtype):
+            raise UsageError(f"dtype must be torch's (torch.float32, …), not {dtype!r:.60}")
         sizes = _sizes(shape)
-        count = 1
-        for size in sizes:
-            count *= size
+        count = math.prod(sizes)
         if count == 0:
-            return torch.empty(sizes, dtype=kind)
+            return torch.empty(sizes, dtype=kind, device="cpu")
         return torch.frombuffer(self.block(count * kind.itemsize), dtype=kind, count=count).view(
             sizes
         )
 
     def block(self, size: int) -> memoryview:
-        """`size` bytes or a little more, free again when the last reference to the view goes."""
+        """`size` bytes or a little more, free again when the last reference to the view goes.
+
+        Raises UsageError for a size below 1, and what `empty` does.
+        """
+        if size < 1:
+            raise UsageError(f"a block is of 1 byte or more, not {size!r:.40}")
         size = -(-size // _ALIGN) * _ALIGN
+        if size > sys.maxsize - HUGE:
+            raise MemoryError(f"no {size >> 20} MiB of address space: more than there can be")
         with self._lock:
             self._collect()
             cut, begin = self._taken(size)
+            self._used += size
+            self._most_used = max(self._most_used, self._used)
             if cut.pinned and self._busy and self._waits:
                 settle()
                 self._busy = False
@@ -174,10 +193,27 @@ class Pool:
             begin = cut.take(size)
             if begin is not None:
                 return cut, begin
-        cut = self._new(max(size, SLAB) if size <= SLAB // 2 else size)
+        if self._keep is None:
+            self._drop(self._spare(size))
+        cut = self._new(self._slab_size(size))
         cut.free = [(size, cut.slab.size)] if cut.slab.size > size else []
         self._cuts.append(cut)
         return cut, 0
+
+    def _slab_size(self, size: int) -> int:
+        """Bytes of a new slab for a block: large ones leave fewer ends that nothing fits into."""
+        usual = SLAB
+        if self._keep is None:
+            usual = min(_LARGEST, max(SLAB, self.mapped_bytes // 4))
+        return usual if size <= usual // 2 else size
+
+    def _spare(self, size: int = 0) -> int:
+        """Bytes of idle slabs to keep, with `size` more in use. The lock is held."""
+        if self._keep is not None:
+            return self._keep
+        most = max(self._most_used, self._used + size)
+        taken = sum(cut.slab.size for cut in self._cuts if not cut.idle)
+        return most + max(most // 2, SLAB) - taken - size
 
     def _new(self, size: int) -> _Cut:
         slab = make_slab(size, self.node, self._strict)
@@ -199,8 +235,9 @@ class Pool:
         while self._gone:
             cut, begin, size = self._gone.popleft()
             cut.give(begin, size)
+            self._used -= size
             self._busy = self._busy or cut.pinned
-        self._drop(self._keep)
+        self._drop(self._spare())
 
     def _drop(self, keep: int) -> int:
         """Unmap idle slabs beyond `keep` bytes, the largest first. The lock is held."""
@@ -253,8 +290,17 @@ class _Release:
 
 
 def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not all(type(size) is int and size >= 0 for size in sizes):
+    """A shape as whole numbers, which may be NumPy's or torch's."""
+    given: tuple[Any, ...]
+    try:
+        given = tuple(shape)  # type: ignore[arg-type]  # one number is the other case
+    except TypeError:
+        given = (shape,)
+    try:
+        sizes = tuple(operator.index(size) for size in given)
+    except TypeError:
+        sizes = (-1,)
+    if any(type(size) is bool for size in given) or not all(0 <= n <= sys.maxsize for n in sizes):
         raise UsageError(f"a shape is whole numbers from 0 up, not {shape!r:.60}")
     return sizes
 
@@ -263,10 +309,10 @@ def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
 _watched: dict[int, weakref.ref[memoryview]] = {}
 _numbers = itertools.count()
 # Every pool, to be told of a fork; those that `empty_pinned` made; and which node a thread with
-# this mask and this memory policy belongs to.
+# this mask and this memory policy belongs to, or why to none.
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 _shared: dict[tuple[int | None, bool], Pool] = {}
-_homes: dict[tuple[object, object], int] = {}
+_homes: dict[tuple[object, object], tuple[int | None, Problem | None]] = {}
 
 
 def empty_pinned(
@@ -291,7 +337,7 @@ def empty_pinned(
 def shared_pool(node: int | None = None, strict: bool = False) -> Pool:
     """The process's own pool for a node; without one, for the calling thread's."""
     if node is None:
-        node = _home(strict)
+        node, _ = _home(strict)
     pool = _shared.get((node, strict))
     if pool is None:
         # Two threads may both make one: the first stays, and the other has no slabs yet.
@@ -307,20 +353,16 @@ def check_node(node: int) -> None:
         raise UsageError(f"this machine has no NUMA node {node}; see `numabind show`")
 
 
-def _home(strict: bool, say: Callable[[tuple[Problem, ...]], None] = log_problems) -> int | None:
-    """The calling thread's node; None, which is said, if it has none. BindError under strict."""
+def _home(strict: bool) -> tuple[int | None, tuple[Problem, ...]]:
+    """The calling thread's node; None, and why, if it has none. BindError under strict."""
     now = own_state()
-    if now in _homes:
-        return _homes[now]
-    node, why = own_home_node(os.environ)
-    if node is None:
-        said = (why,) if why else ()
-        if strict:
-            raise BindError(said)
-        say(said)
-        return None
-    _homes[now] = node
-    return node
+    if now not in _homes:
+        _homes[now] = own_home_node(os.environ)
+    node, why = _homes[now]
+    said = (why,) if why else ()
+    if said and strict:
+        raise BindError(said)
+    return node, said
 
 
 def _after_fork() -> None:
