@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import os
+import threading
 from typing import Any
 
+import accelerate
 import pytest
 import torch
 from torch import nn
@@ -68,6 +72,60 @@ def test_an_optimizers_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.get_num_threads() == 1
 
 
+def test_two_threads_in_one_block_each_get_their_own_back() -> None:
+    both, first, second = offload.optimizer_threads(3), threading.Event(), threading.Event()
+    found = []
+
+    def outer() -> None:
+        found.append(torch.get_num_threads())  # the first use of torch in a thread sets it up
+        torch.set_num_threads(1)
+        with both:
+            first.set()
+            second.wait(60)
+        found.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=outer)
+    torch.set_num_threads(2)
+    thread.start()
+    first.wait(60)
+    with both:
+        second.set()
+        thread.join()
+    assert found[1:] == [1]
+    assert torch.get_num_threads() == 2
+
+
+def test_a_scheduler_that_came_first_is_not_alarmed() -> None:
+    optimizer = Counting([nn.Parameter(torch.ones(3))], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    offload.optimizer_threads(2).wrap(optimizer)
+    optimizer.step()
+    scheduler.step()  # warnings are errors here
+    copied = copy.deepcopy(optimizer)
+    assert "step" not in vars(copied)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_grad_scaler_and_accelerate_step_a_wrapped_optimizer() -> None:
+    torch.set_num_threads(1)
+    optimizer = Counting([nn.Parameter(torch.ones(3))], lr=0.1)
+    offload.optimizer_threads(2).wrap(optimizer)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(optimizer.param_groups[0]["params"][0].sum()).backward()
+    scaler.step(optimizer)
+    assert optimizer.threads == 2
+    plain = Counting([nn.Parameter(torch.ones(3))], lr=0.1)
+    prepared = accelerate.Accelerator(cpu=True).prepare(plain)
+    offload.optimizer_threads(2).wrap(prepared).step()
+    assert (plain.threads, torch.get_num_threads()) == (2, 1)
+
+
+@pytest.mark.parametrize("what", [None, "adam", nn.Linear(1, 1), torch.optim.lr_scheduler.StepLR])
+def test_what_is_no_optimizer_is_not_wrapped(what: Any) -> None:
+    with pytest.raises(numabind.UsageError, match="an optimizer is wanted"):
+        offload.optimizer_threads(2).wrap(what)
+
+
 def test_the_budget_follows_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     whole = offload.thread_budget()
@@ -114,6 +172,38 @@ def test_only_full_sizes_threads() -> None:
     again.binding.restore()
 
 
+class Outer(torch.optim.SGD):
+    """An optimizer that steps another one first, as wrappers do, and then fails if asked."""
+
+    def __init__(self, inner: Counting) -> None:
+        super().__init__(inner.param_groups[0]["params"], lr=0.1)
+        self.inner, self.threads = inner, 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.inner.step()
+        self.threads = torch.get_num_threads()
+        if closure is not None:
+            closure()
+
+
+def test_an_optimizer_in_an_optimizer_and_steps_that_raise() -> None:
+    torch.set_num_threads(1)
+    full = offload.setup_cpu_offload("full", memory="none")
+    assert full.threads is not None
+    wide = offload.optimizer_threads(full.threads + 1)
+    _setup._hooks[0].threads = wide  # more than one, on any machine
+    outer = Outer(Counting([nn.Parameter(torch.ones(3))], lr=0.1))
+    for closure in (None, lambda: 1 / 0, None):
+        with contextlib.suppress(ZeroDivisionError):
+            outer.step(closure)
+        assert outer.inner.threads == outer.threads == full.threads + 1
+    assert torch.get_num_threads() == 1
+    with pytest.raises(ZeroDivisionError):
+        outer.step(lambda: 1 / 0)
+    offload.setup_cpu_offload(None)
+    assert torch.get_num_threads() == 1
+
+
 def test_saving_is_a_context_either_way() -> None:
     without = offload.setup_cpu_offload("states", memory="none")
     with without.saving():
@@ -122,7 +212,15 @@ def test_saving_is_a_context_either_way() -> None:
         assert isinstance(saving, offload.offload_activations)
 
 
-@pytest.mark.parametrize(("optimizer", "activations"), [("all", False), (1, False), (None, "yes")])
+def test_a_wrong_size_is_wrong_whatever_is_asked() -> None:
+    with pytest.raises(numabind.UsageError, match="min_bytes"):
+        offload.setup_cpu_offload("states", min_bytes=-1)
+
+
+WRONG = [("all", False), (1, False), (None, "yes")]
+
+
+@pytest.mark.parametrize(("optimizer", "activations"), WRONG)
 def test_wrong_arguments(optimizer: Any, activations: Any) -> None:
     with pytest.raises(numabind.UsageError, match="must be"):
         offload.setup_cpu_offload(optimizer, activations)

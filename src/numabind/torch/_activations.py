@@ -44,8 +44,7 @@ class offload_activations:  # noqa: N801 (used as a function is)
     def __init__(
         self, min_bytes: int = 64 << 10, node: int | None = None, pool: Pool | None = None
     ) -> None:
-        if not (type(min_bytes) is int and min_bytes >= 0):
-            raise UsageError(f"min_bytes must be 0 or more, not {min_bytes!r:.40}")
+        check_min_bytes(min_bytes)
         self.min_bytes = min_bytes
         # This class knows when its copies are done, so the pool need not wait for the device.
         self.pool = Pool(node, keep=None, waits=False) if pool is None else pool
@@ -84,6 +83,12 @@ class offload_activations:  # noqa: N801 (used as a function is)
         if packed.device.type == "cpu":
             return packed.shaped(packed.host)
         return self._copies.to_device(packed)
+
+
+def check_min_bytes(min_bytes: int) -> None:
+    """UsageError for what is no size."""
+    if not (type(min_bytes) is int and min_bytes >= 0):
+        raise UsageError(f"min_bytes must be 0 or more, not {min_bytes!r:.40}")
 
 
 def extent_of(tensor: torch.Tensor) -> int:

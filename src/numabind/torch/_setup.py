@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from numabind._bind import bind, log_problems
@@ -10,7 +11,7 @@ from numabind._binding import Binding
 from numabind._errors import UsageError
 from numabind._problems import Problem, problem
 from numabind._record import record
-from numabind.torch._activations import offload_activations
+from numabind.torch._activations import check_min_bytes, offload_activations
 from numabind.torch._threads import optimizer_threads
 
 if TYPE_CHECKING:
@@ -51,28 +52,39 @@ class _Hooks:
             register_optimizer_step_pre_hook,
         )
 
-        self.threads, self.wide = threads, False
+        self.threads, self.open = threads, _Open()
         self.handles = (
             register_optimizer_step_pre_hook(self.before),
             register_optimizer_step_post_hook(self.after),
         )
 
     def before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self.wide:  # the step before raised, and its post hook never ran
-            self.after()
+        self.after(optimizer)  # if its step before raised, the post hook never ran
         on_host = any(p.device.type == "cpu" for g in optimizer.param_groups for p in g["params"])
         if on_host:
             self.threads.__enter__()
-            self.wide = True
+            self.open.steps.append(id(optimizer))
 
-    def after(self, *_: Any) -> None:
-        if self.wide:
-            self.wide = False
-            self.threads.__exit__()
+    def after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        while id(optimizer) in self.open.steps:
+            self.leave()
+
+    def leave(self) -> None:
+        self.open.steps.pop()
+        self.threads.__exit__()
 
     def remove(self) -> None:
         for handle in self.handles:
             handle.remove()
+        while self.open.steps:
+            self.leave()
+
+
+class _Open(threading.local):
+    """The optimizers whose steps a thread is in, the innermost last (one may step another)."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
 
 
 # torch's hooks are the whole process's, and so is what was set up: a second call replaces it.
@@ -91,8 +103,10 @@ def setup_cpu_offload(
 
     `optimizer` says what of it is on the host: None, its "states" (copied to the GPU for the step),
     or "full": the step runs on the CPU, and only then do torch.optim's steps on host parameters get
-    this worker's threads, each step and no longer. `activations`: what autograd saves goes to host
-    memory, inside `with offload.saving():`. With neither, nothing is done.
+    this worker's threads, each step and no longer (after one that raised: until that optimizer's
+    next step, or the next call of this function). `activations`: what autograd saves goes to host
+    memory, inside `with offload.saving():`. With neither, nothing is done; what an earlier call
+    bound stays so.
 
     The GPU is torch's current device, found by its UUID, if CUDA is already in use; else what
     `numabind.bind` finds. Call it first; it may also be called after init_process_group, when it
@@ -104,6 +118,7 @@ def setup_cpu_offload(
         raise UsageError(f'optimizer must be None, "states" or "full", not {optimizer!r:.40}')
     if not isinstance(activations, bool):
         raise UsageError(f"activations must be True or False, not {activations!r:.40}")
+    check_min_bytes(min_bytes)
     for hooks in _hooks:
         hooks.remove()
     _hooks.clear()

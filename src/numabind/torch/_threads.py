@@ -6,9 +6,11 @@ that are the worker's.
 
 from __future__ import annotations
 
+import functools
 import os
+import threading
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from numabind._bind import Request, as_problem, log_problems, prepare, read_mark
 from numabind._errors import MachineError, UsageError
@@ -17,7 +19,7 @@ from numabind._options import Options, make_options, options_of
 if TYPE_CHECKING:
     from typing import Any
 
-    import torch
+_Optimizer = TypeVar("_Optimizer")
 
 
 def thread_budget() -> int:
@@ -61,23 +63,24 @@ class optimizer_threads:  # noqa: N801 (used as a function is)
         optimizer = numabind.torch.optimizer_threads().wrap(optimizer)
 
     Scope: torch's intra-op threads of the calling thread (torch.set_num_threads), put back at the
-    end, also when the step fails; OMP_NUM_THREADS elsewhere stays. `threads` is by default
+    end, also when the step fails; OMP_NUM_THREADS elsewhere stays. (A thread that uses torch for
+    the first time meanwhile begins with the wider number, and keeps it.) `threads` is by default
     `thread_budget()`, asked once. It never narrows: a larger number that is set already stays. Can
-    be used again and nested. Raises UsageError for `threads` below 1.
+    be used again, nested, and by several threads. Raises UsageError for `threads` below 1.
     """
 
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and not (type(threads) is int and threads >= 1):
             raise UsageError(f"threads must be 1 or more, not {threads!r:.40}")
         self.threads = thread_budget() if threads is None else threads
-        self._before: list[int] = []
+        self._own = _Own()
 
     def __enter__(self) -> int:
         """Widen; the block's value is the number of threads now."""
         import torch
 
         before = torch.get_num_threads()
-        self._before.append(before)
+        self._own.before.append(before)
         if before < self.threads:
             torch.set_num_threads(self.threads)
         return max(before, self.threads)
@@ -85,22 +88,37 @@ class optimizer_threads:  # noqa: N801 (used as a function is)
     def __exit__(self, *_: object) -> None:
         import torch
 
-        before = self._before.pop()
+        before = self._own.before.pop()
         if torch.get_num_threads() != before:
             torch.set_num_threads(before)
 
-    def wrap(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """The same optimizer, each of whose steps has these threads. Twice is once."""
-        inner = optimizer.step
+    def wrap(self, optimizer: _Optimizer) -> _Optimizer:
+        """The same optimizer, each of whose steps has these threads. Twice is once.
+
+        Anything with `step` and `param_groups` will do (accelerate's and DeepSpeed's optimizers).
+        Copies and pickles of it are plain ones. Raises UsageError for anything else.
+        """
+        inner = getattr(optimizer, "step", None)
+        if inner is None or not hasattr(optimizer, "param_groups"):
+            raise UsageError(f"an optimizer is wanted, not {type(optimizer).__name__}")
         if getattr(inner, "numabind_threads", None) is not None:
             return optimizer
         threads = self
 
-        def step(_: torch.optim.Optimizer, *args: Any, **values: Any) -> Any:
+        # wraps() takes over what a learning-rate scheduler has marked `inner` with.
+        @functools.wraps(inner)
+        def step(_: object, *args: Any, **values: Any) -> Any:
             with threads:
                 return inner(*args, **values)
 
         step.numabind_threads = threads  # type: ignore[attr-defined]
         # A method, since learning-rate schedulers wrap step.__func__.
-        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
+        optimizer.step = types.MethodType(step, optimizer)  # type: ignore[attr-defined]
         return optimizer
+
+
+class _Own(threading.local):
+    """What each thread that is inside a block had before, the innermost last."""
+
+    def __init__(self) -> None:
+        self.before: list[int] = []
