@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -55,7 +56,7 @@ def gpu(machine: Machine, number: int, **fields: object) -> Machine:
 def report(folder: Path, machines: Iterable[Machine]) -> FleetReport:
     for number, machine in enumerate(machines):
         machine.save(folder / f"m{number}.json")
-    return fleet(str(folder), files_in(str(folder)))
+    return fleet(str(folder), files_in(str(folder))[0])
 
 
 def said(found: FleetReport) -> list[tuple[str, ...]]:
@@ -212,7 +213,7 @@ def test_the_short_way_reads_what_the_long_way_does(
     for number, machine in enumerate(machines * 2):
         gpus = tuple(replace(d, uuid=f"GPU-{number}") for d in machine.devices)
         named(replace(machine, devices=gpus), f"n{number}").save(folder / f"m{number}.json")
-    found = list(Reader(str(folder)).read(files_in(str(folder))))
+    found = list(Reader(str(folder)).read(files_in(str(folder))[0]))
     expected = [
         replace(each, member=Member(each.member.file, f"n{number}"))
         for number, each in enumerate(snapshots(machines * 2))
@@ -252,6 +253,9 @@ def test_broken_snapshots_are_named_and_skipped(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "bad pipe.json")
     (tmp_path / "bad link.json").symlink_to("/nowhere")
     (tmp_path / "notes.txt").write_text("not a snapshot, and not meant to be one")
+    for name in (".snapshot/a.json", "._a.json", "deeper/.a.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("what a file server or tar leaves behind")
     done = numabind("fleet", "report", tmp_path, "--json")
     assert done.returncode == 1
     found = json.loads(done.stdout)
@@ -262,6 +266,25 @@ def test_broken_snapshots_are_named_and_skipped(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == len(names)
     for line in done.stderr.splitlines():
         assert line.startswith("numabind: WARNING bad ")
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_skipped(tmp_path: Path) -> None:
+    samples.machine(H100).save(tmp_path / "a.json")
+    # Root can read all but what is below more than PATH_MAX.
+    deepest = os.open(tmp_path, os.O_DIRECTORY)
+    for _ in range(20):
+        os.mkdir("x" * 250, dir_fd=deepest)
+        below = os.open("x" * 250, os.O_DIRECTORY, dir_fd=deepest)
+        os.close(deepest)
+        deepest = below
+    os.close(deepest)
+    files, closed = files_in(str(tmp_path))
+    assert files == ("a.json",)
+    assert [(each.file[:2], each.cause) for each in closed] == [("xx", "File name too long")]
+    done = numabind("fleet", "report", tmp_path, "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["broken"] == [each.__dict__ for each in closed]
+    shutil.rmtree(tmp_path / ("x" * 250))  # pytest's own way needs short paths
 
 
 def test_the_command_as_text_page_and_exit_code(tmp_path: Path) -> None:
@@ -287,7 +310,8 @@ def test_the_command_as_text_page_and_exit_code(tmp_path: Path) -> None:
 
 WRONG = {
     "no part": (["fleet"], "PART"),
-    "no directory": (["fleet", "report", "/nowhere"], "/nowhere: no such directory"),
+    "no directory": (["fleet", "report", "/nowhere"], "/nowhere: No such file or directory"),
+    "a file": (["fleet", "report", __file__], "test_fleet.py: Not a directory"),
     "nothing in it": (["fleet", "report", "/proc/self/fdinfo"], "no *.json"),
     "no engine": (["fleet", "survey"], "--ray --srun"),
     "nobody there": (["fleet", "survey", "--ray", "127.0.0.1:1"], "Connection refused"),
@@ -341,6 +365,8 @@ def test_names_are_escaped_in_the_page_and_in_the_text() -> None:
         (["gpu-07.site", "gpu-08.site", "login"], "gpu-[07-08].site,login"),
         (["r1n1", "r1n2", "r2n1"], "r1n[1-2],r2n1"),
         (["x", "x"], "x,x"),
+        (["n" + "9" * 5000], "n" + "9" * 5000),
+        (["1" * 99_999 + "a1"], "1" * 99_999 + "a1"),
     ],
 )
 def test_names_are_folded_as_slurm_folds_them(names: list[str], text: str) -> None:

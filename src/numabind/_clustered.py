@@ -29,14 +29,15 @@ _YES, _NO = 0, 1
 
 def report_verb(parsed: argparse.Namespace) -> int:
     """Compare the snapshots of a directory, and print or write the answer."""
-    if not os.path.isdir(parsed.directory):
-        raise UsageError(f"{parsed.directory}: no such directory")
-    files = files_in(parsed.directory)
+    files, closed = files_in(parsed.directory)
     if not files:
+        where = f" or in {closed[0].file}, {closed[0].cause}" if closed else ""
         raise UsageError(
-            f"{parsed.directory}: no *.json or *.json.gz in it: make them with numabind snapshot -o"
+            f"{parsed.directory}: no *.json or *.json.gz in it{where}: make them with numabind "
+            "snapshot -o"
         )
     report = _compare(parsed.directory, files)
+    report = replace(report, broken=(*closed, *report.broken))
     if parsed.output is not None:
         _write_page(parsed.output, report)
     return _answer(report, getattr(parsed, "json", False), quiet=parsed.output is not None)

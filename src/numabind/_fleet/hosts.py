@@ -10,7 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.ASCII | re.DOTALL)
+# The last number of a name; a longer one is no number of a machine, and Python refuses to read it.
+_NUMBER = re.compile(r"(?<!\d)\d{1,18}(?=\D*\Z)", re.ASCII)
+# A file may claim any name for its host: what is longer than a domain name can be is cut.
+_LONGEST = 255
 
 
 def label(member: Member, shared: Collection[str] = ()) -> str:
@@ -18,7 +21,10 @@ def label(member: Member, shared: Collection[str] = ()) -> str:
     stem = member.file.removesuffix(".gz").removesuffix(".json")
     if member.host is None:
         return stem
-    return f"{member.host} ({stem})" if member.host in shared else member.host
+    host = member.host
+    if len(host) > _LONGEST:
+        host = host[:_LONGEST] + "…"
+    return f"{host} ({stem})" if member.host in shared else host
 
 
 def folded(names: Iterable[str], most: int | None = None) -> str:
@@ -28,8 +34,10 @@ def folded(names: Iterable[str], most: int | None = None) -> str:
     """
     groups: dict[tuple[str, str, int], list[int]] = {}
     for name in names:
-        found = _NUMBERED.fullmatch(name)
-        before, digits, after = found.groups() if found else (name, "", "")
+        found = _NUMBER.search(name)
+        before, digits, after = (
+            (name[: found.start()], found[0], name[found.end() :]) if found else (name, "", "")
+        )
         groups.setdefault((before, after, len(digits)), []).append(int(digits or 0))
     pieces, left, room = [], 0, most
     for (before, after, width), numbers in sorted(groups.items()):

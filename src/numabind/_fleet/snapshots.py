@@ -22,28 +22,37 @@ ENDINGS = (".json", ".json.gz")
 
 @record
 class Broken:
-    """A snapshot that can't be used: its file, and why in one line."""
+    """A snapshot that can't be used, or a folder: its file, and why in one line."""
 
     file: str
     cause: str
 
 
-def files_in(directory: str) -> tuple[str, ...]:
-    """All *.json and *.json.gz at any depth, sorted, as paths from the directory.
+def files_in(directory: str) -> tuple[tuple[str, ...], tuple[Broken, ...]]:
+    """All *.json and *.json.gz at any depth, sorted, as paths from the directory; and the folders
+    in it that can't be read.
 
-    Links to directories are not followed. UsageError if the directory can't be read.
+    Links to directories are not followed; names that start with a dot are passed over, as in a
+    shell: those are what tar, editors and file servers leave behind. UsageError if the directory
+    itself can't be read.
     """
+    found: list[str] = []
+    closed: list[Broken] = []
 
     def refuse(error: OSError) -> None:
-        raise UsageError(f"{error.filename}: {error.strerror}") from error
+        if error.filename == directory:
+            raise UsageError(f"{directory}: {error.strerror}") from error
+        closed.append(Broken(os.path.relpath(error.filename, directory), str(error.strerror)))
 
-    found = []
-    for folder, _, names in os.walk(directory, onerror=refuse):
-        below = os.path.relpath(folder, directory)
+    for folder, below, names in os.walk(directory, onerror=refuse):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        here = os.path.relpath(folder, directory)
         found += [
-            os.path.normpath(os.path.join(below, name)) for name in names if name.endswith(ENDINGS)
+            os.path.normpath(os.path.join(here, name))
+            for name in names
+            if name.endswith(ENDINGS) and not name.startswith(".")
         ]
-    return tuple(sorted(found))
+    return tuple(sorted(found)), tuple(closed)
 
 
 class Reader:

@@ -110,11 +110,12 @@ def _gpu_rows(values: Mapping[tuple[str, str], str], found: Sequence[str]) -> Ro
 def settings(kind: KindReport) -> list[tuple[str, str]]:
     """The rest of what most machines of the kind are like, in words."""
     values = kind.reference.topology.values()
-    groups = {
-        name: "unknown" if "?" in values["machine", name] else len(values["machine", name].split())
-        for name in ("packages", "cores", "L3 groups")
-    }
-    said = ", ".join(f"{number} {name}" for name, number in groups.items())
+    said = ", ".join(
+        f"unknown {noun}s"
+        if "?" in values["machine", f"{noun}s"]
+        else _count(len(values["machine", f"{noun}s"].split()), noun)
+        for noun in ("package", "core", "L3 group")
+    )
     found = [("machine", said), ("numa_balancing", values["machine", "numa_balancing"])]
     found += [
         (name, values["machine", name] or "none")
