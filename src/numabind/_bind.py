@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from typing_extensions import Unpack
+
+    from numabind._options import OptionWords
+
 OMP = "OMP_NUM_THREADS"
 _EXHAUSTED = (23, 24)  # ENFILE, EMFILE
 
@@ -64,7 +68,9 @@ class _Mark:
     choices: str
 
 
-def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) -> Binding:
+def bind(
+    gpu: str | None = None, local_rank: int | None = None, **options: Unpack[OptionWords]
+) -> Binding:
     """Bind this process, all its threads, to the CPUs and memory near its GPU.
 
     Scope: the CPU mask goes to every thread of the process, the memory policy to the calling thread
@@ -98,7 +104,7 @@ def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) 
     return binding
 
 
-def attempt(given: dict[str, Any], request: Request) -> Binding:
+def attempt(given: Mapping[str, Any], request: Request) -> Binding:
     """Bind this process as `given` and the environment's settings ask, and record the event.
 
     The arguments were checked before, so what can't be understood is the environment's or the

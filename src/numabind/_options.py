@@ -8,7 +8,28 @@ from numabind._record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, TypedDict
+
+    class OptionWords(TypedDict, total=False):
+        """The fields of `Options` as keyword arguments, so that a type checker knows them."""
+
+        mode: str
+        memory: str
+        smt: bool
+        reserve: int
+        share: str | None
+        threads: str
+        move_pages: bool
+        strict: bool
+        ignore_inherited: bool
+        near: str | None
+
+    class BindWords(OptionWords, total=False):
+        """The keyword arguments of `bind`."""
+
+        gpu: str | None
+        local_rank: int | None
+
 
 MODES = ("node", "socket", "exclusive", "core-complex")
 MEMORY = ("prefer", "bind", "local", "interleave", "weighted-interleave", "none")
@@ -71,7 +92,7 @@ def _choice(name: str, value: str | None, known: tuple[str | None, ...]) -> None
         raise UsageError(f"{name} {value!r} is not known: choose one of {names}")
 
 
-def make_options(values: dict[str, Any]) -> Options:
+def make_options(values: Mapping[str, Any]) -> Options:
     """Options from keyword arguments; UsageError for an unknown name or value."""
     unknown = [name for name in values if name not in Options().__dict__]
     if unknown:

@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from typing_extensions import Unpack
+
     from numabind._near import Nearest
+    from numabind._options import OptionWords
 
 
 def plan(
     machine: Machine,
     workers: int | None = None,
     visible: Visible | None = None,
-    **options: Any,
+    **options: Unpack[OptionWords],
 ) -> Plan:
     """Place the workers of a machine.
 

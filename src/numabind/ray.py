@@ -14,7 +14,7 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 import ray
@@ -29,14 +29,20 @@ from numabind._options import make_options
 from numabind._problems import problem
 from numabind._record import replace
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from numabind._options import BindWords
+
 T = TypeVar("T", bound=Callable[..., Any])
 
 
 @overload
 def bound(target: T, /) -> T: ...
 @overload
-def bound(**options: Any) -> Callable[[T], T]: ...
-def bound(target: Any = None, /, **options: Any) -> Any:
+def bound(**options: Unpack[BindWords]) -> Callable[[T], T]: ...
+def bound(target: Any = None, /, **options: Unpack[BindWords]) -> Any:
     """Bind the Ray worker that runs this actor class or task function.
 
     Scope: an actor's process is bound before the class's `__init__` and stays so; a task's for as
@@ -54,9 +60,9 @@ def bound(target: Any = None, /, **options: Any) -> Any:
     return _wrap(target, {})
 
 
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     make_options({k: v for k, v in options.items() if k not in ("gpu", "local_rank")})
-    return options
+    return dict(options)
 
 
 def _wrap(target: Any, options: dict[str, Any]) -> Any:

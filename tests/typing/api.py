@@ -28,6 +28,8 @@ binding: numabind.Binding = numabind.bind()
 binding.restore()
 numabind.bind(gpu="GPU-5d0c7a10")
 numabind.bind(local_rank=3, mode="node", strict=True)
+numabind.bind(moode="node")  # type: ignore[call-arg]
+numabind.bind(reserve="2")  # type: ignore[arg-type]
 with numabind.bind(gpu="0000:5d:00.0") as inside:
     text: str = inside.text
     data: Mapping[str, object] = inside.as_dict()
