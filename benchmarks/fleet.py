@@ -2,10 +2,10 @@
 
     python benchmarks/fleet.py [--nodes N] [--json] [--keep DIR]
 
-Makes the snapshots from examples/hgx-h100.json, each with its own name, boot id, UUIDs and some
-pages more or less, 25 of them with something else wrong, and 5 that are broken. Prints the seconds
-and the peak memory of the report as a process of its own, and fails unless exactly the planted
-ones were found, with what was planted named.
+Makes the snapshots from examples/hgx-h100.json, each with its own name, boot id, UUIDs, kernel,
+numbers of disks and GPUs, and some pages more or less, 25 of them with something else wrong, and 5
+that are broken. Prints the seconds and the peak memory of the report as a process of its own, and
+fails unless exactly the planted ones were found, with what was planted named.
 """
 
 from __future__ import annotations
@@ -187,8 +187,13 @@ def make(folder: Path, count: int, dice: random.Random) -> dict[str, str]:
             planted[name] = words
         data["host"]["name"] = name
         data["host"]["boot_id"] = str(uuid.UUID(int=dice.getrandbits(128)))
-        for device in data["devices"]:
+        data["host"]["kernel"] = f"6.8.0-{dice.randrange(40, 90)}-generic"
+        numbers = dice.sample(range(8), 8)
+        for device, index in zip(data["devices"], numbers, strict=False):
             device["uuid"] = f"GPU-{uuid.UUID(int=dice.getrandbits(128))}"
+            device["index"] = index
+        for disk, index in zip(data["disks"], reversed(numbers), strict=True):
+            disk["names"] = [f"nvme{index}"]
         sizes = [each["memory_bytes"] for each in data["nodes"]]
         for each, size in zip(data["nodes"], sizes, strict=True):
             # Up to 1 GiB goes to the crash kernel and to what firmware keeps.

@@ -221,6 +221,21 @@ def test_the_short_way_reads_what_the_long_way_does(
     assert found == expected
 
 
+def test_what_each_boot_deals_anew_makes_no_snapshot_another(tmp_path: Path) -> None:
+    usual = samples.machine(H100)
+    for number in range(3):
+        data = named(usual, f"n{number}", kernel=f"6.{number}", boot_id=f"{number}").as_dict()
+        data["problems"] = [{"name": "x", "cause": f"pid {number}", "remedy": ""}]
+        for device in data["devices"]:
+            device |= {"index": (device["index"] + number) % 8, "uuid": f"GPU-{number}"}
+        disk = {"pci": "0000:01:00.0", "node": 0, "names": [f"nvme{number}"]}
+        data |= {"disks": [{**disk, "vendor_id": "0x1", "device_id": "0x1"}]}
+        (tmp_path / f"{number}.json").write_text(json.dumps(data))
+    reader = Reader(str(tmp_path))
+    assert len({found.topology for found in reader.read(files_in(str(tmp_path))[0])}) == 1
+    assert reader.checked == 1
+
+
 BROKEN = {
     "empty": b"",
     "cut": b'{"schema": 1, "nodes": [',

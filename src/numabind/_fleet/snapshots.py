@@ -68,6 +68,11 @@ class Reader:
         self._checked: dict[bytes, Topology] = {}
         self._known: dict[Topology, Topology] = {}
 
+    @property
+    def checked(self) -> int:
+        """How many snapshots had to be checked field by field."""
+        return len(self._checked)
+
     def read(self, files: Iterable[str]) -> Iterator[Snapshot | Broken]:
         """Each file's snapshot, or what is wrong with it, in this order."""
         for file in files:
@@ -100,20 +105,16 @@ class Reader:
 
 
 def _put_aside(data: Any) -> tuple[str | None, list[tuple[int, int | None]]]:
-    """Take the host's name and each node's bytes out of a snapshot's JSON, and drop all UUIDs.
+    """Take the host's name and each node's bytes out of a snapshot's JSON, and drop what is not
+    compared and may be another in each host or after each boot.
 
     Only values that `Machine.from_dict` would take, so that what is left says whether it takes all.
     Of a node's memory it stays whether there is some.
     """
     if not isinstance(data, dict):
         return None, []
-    host = data.get("host")
-    name = _dropped(host, "name")
-    _dropped(host, "boot_id")
-    for device in _tables(data, "devices"):
-        _dropped(device, "uuid")
-        for part in _tables(device, "partitions"):
-            _dropped(part, "uuid")
+    name = _dropped(data.get("host"), "name")
+    _drop_the_rest(data)
     memory: list[tuple[int, int | None]] = []
     for node in _tables(data, "nodes"):
         size: Any = node.get("memory_bytes")
@@ -122,6 +123,25 @@ def _put_aside(data: Any) -> tuple[str | None, list[tuple[int, int | None]]]:
         number: Any = node.get("id")
         memory.append((number, size))
     return name, memory
+
+
+def _drop_the_rest(data: dict[str, Any]) -> None:
+    """UUIDs, kernels, numbers and names that a boot deals out (nvme0 is another disk each time),
+    and what was in the way."""
+    texts = [(data.get("host"), "boot_id"), (data.get("host"), "kernel")]
+    for device in _tables(data, "devices"):
+        texts += [(each, "uuid") for each in (device, *_tables(device, "partitions"))]
+        for key in ("index", "minor"):
+            if is_natural(device.get(key)):
+                del device[key]
+    for each in (*_tables(data, "nics"), *_tables(data, "disks")):
+        names: Any = each.get("names")
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            del each["names"]
+    for said in _tables(data, "problems"):
+        texts += [(said, key) for key in ("name", "cause", "remedy")]
+    for table, key in texts:
+        _dropped(table, key)
 
 
 def _tables(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
