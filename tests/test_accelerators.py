@@ -24,6 +24,7 @@ SPLIT = machine(KNOWN["mi300x_partitions"])
 TILES = machine(KNOWN["aurora"])
 GAUDI = machine(KNOWN["gaudi2"])
 NEURON = machine(KNOWN["trainium"])
+NPUS = machine(KNOWN["ascend"])
 
 
 def labels(where: Machine, **environ: str) -> list[str]:
@@ -282,13 +283,17 @@ OTHERS = {
     "Neuron: a range": (NEURON, {"NEURON_RT_VISIBLE_CORES": "1-2,7"}, ["10/1", "20/0", "b0/1"]),
     "Neuron: no list": (NEURON, {"NEURON_RT_VISIBLE_CORES": "x"}, []),
     "Neuron: how many": (NEURON, {"NEURON_RT_NUM_CORES": "3"}, CORES[:3]),
-    "Ascend": (machine(KNOWN["ascend"]), {"ASCEND_RT_VISIBLE_DEVICES": "7,2"}, ["c2", "41"]),
+    "Ascend": (NPUS, {"ASCEND_RT_VISIBLE_DEVICES": "1,2,7"}, ["01", "c2", "42"]),
+    "Ascend: the list ends": (NPUS, {"ASCEND_RT_VISIBLE_DEVICES": "0,8,3"}, ["c1"]),
+    "Ascend: no spaces": (NPUS, {"ASCEND_RT_VISIBLE_DEVICES": "0, 3"}, ["c1"]),
+    "Ascend: falling": (NPUS, {"ASCEND_RT_VISIBLE_DEVICES": "7,2"}, []),
+    "Ascend: repeated": (NPUS, {"ASCEND_RT_VISIBLE_DEVICES": "2,2"}, []),
     "TPU": (machine(KNOWN["tpu"]), {"TPU_VISIBLE_CHIPS": "1,3"}, ["20", "b0"]),
     "TPU's older name": (machine(KNOWN["tpu"]), {"TPU_VISIBLE_DEVICES": "2"}, ["a0"]),
     "Vector Engine": (machine(KNOWN["vector_engine"]), {"VE_NODE_NUMBER": "1"}, ["a0"]),
     "CUDA's variable has no say": (
-        *(machine(KNOWN["ascend"]), {"CUDA_VISIBLE_DEVICES": "0"}),
-        ["01", "02", "41", "42", "81", "82", "c1", "c2"],
+        *(NPUS, {"CUDA_VISIBLE_DEVICES": "0"}),
+        ["c1", "01", "c2", "02", "81", "41", "82", "42"],
     ),
 }
 
@@ -296,6 +301,38 @@ OTHERS = {
 @pytest.mark.parametrize(("where", "environ", "seen"), OTHERS.values(), ids=OTHERS)
 def test_others(where: Machine, environ: dict[str, str], seen: list[str]) -> None:
     assert short(where, **environ) == seen
+
+
+def test_an_ascend_container(tmp_path: Path) -> None:
+    files = (("dev/davinci1", ""), ("dev/davinci2", ""), ("dev/davinci_manager", ""))
+    where = discover(build(changed(KNOWN["ascend"], files=files), tmp_path), NO_RUNTIME)
+    assert short(where) == ["01", "c2"]
+    assert short(where, ASCEND_RT_VISIBLE_DEVICES="1") == ["c2"]
+
+
+def test_numbers_that_only_root_may_read_are_not_guessed(tmp_path: Path) -> None:
+    root = build(KNOWN["ascend"], tmp_path)
+    for file in root.glob("sys/devices/*/*/*/devdrv_sysfs_bdf_to_devid"):
+        # For root, too, a directory can't be read.
+        file.unlink()
+        file.mkdir()
+    seen = visible(discover(root, NO_RUNTIME), {})
+    assert (seen.ordered, [p.name for p in seen.problems]) == (False, ["device-order-unknown"])
+
+
+def test_bus_order_is_said_to_be_assumed_where_it_matters() -> None:
+    seen = visible(machine(KNOWN["tpu"]), {})
+    assert (seen.ordered, [p.name for p in seen.problems]) == (True, ["device-order-assumed"])
+    assert visible(NPUS, {}).problems == visible(GAUDI, {}).problems == ()
+
+
+def test_the_kernels_numbers_are_a_tpus(tmp_path: Path) -> None:
+    root = build(KNOWN["tpu"], tmp_path)
+    for number, bus in enumerate(("b0", "20", "a0", "10")):
+        (root / f"sys/bus/pci/devices/0000:{bus}:00.0/accel/accel{number}").mkdir(parents=True)
+    where = discover(root, NO_RUNTIME)
+    assert short(where, TPU_VISIBLE_CHIPS="1,0") == ["20", "b0"]
+    assert visible(where, {}).problems == ()
 
 
 def test_trainium_2_shows_half_its_cores() -> None:

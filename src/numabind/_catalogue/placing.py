@@ -40,14 +40,17 @@ PLACING: dict[str, tuple[str, str]] = {
         "See `numabind show` for the devices and their PCI addresses.",
     ),
     "device-order-assumed": (
-        "The GPUs' models could not be read, so CUDA's order was taken to be the PCI order. It is, "
-        "unless the models differ.",
-        "Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or install nvidia-ml-py.",
+        "Nothing here tells how the runtime numbers the devices, so the order of their PCI "
+        "addresses was taken.",
+        "For CUDA set CUDA_DEVICE_ORDER=PCI_BUS_ID or install nvidia-ml-py; else name each "
+        "worker's device by its PCI address (--gpu).",
     ),
     "device-order-unknown": (
-        "The GPUs are of unlike models, and CUDA then numbers them fastest first, an order that "
-        "only CUDA knows. An ordinal can't be traced to a GPU.",
-        "Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPU by UUID or PCI address.",
+        "An ordinal can't be traced to a device. CUDA numbers GPUs of unlike models fastest first, "
+        "an order that only CUDA knows; Ascend and Neuron number by the place on the board.",
+        "For CUDA set CUDA_DEVICE_ORDER=PCI_BUS_ID or name the GPU by UUID; else name each "
+        "worker's device by its PCI address (--gpu; npu-smi info, neuron-ls), or for Ascend run as "
+        "root, who may read the driver's numbers.",
     ),
     "devices-on-several-nodes": (
         "The worker was given several GPUs that hang off different nodes. It was bound to all of "
