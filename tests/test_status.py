@@ -275,6 +275,73 @@ def test_other_users_processes_are_counted() -> None:
     assert _holders._unseen({}) == 0
 
 
+SEEN_BY_NOBODY = """
+import os
+from numabind import _proc
+os.setgroups([])
+os.setgid(12345)
+os.setuid(12345)
+print(_proc.hidden())
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("how", [0, 1, 2, 4])
+def test_who_hides_processes(how: int) -> None:
+    script = f'mount -t proc -o hidepid={how} proc /proc && exec "$0" -c "$1"'
+    words = ["unshare", "--mount", "sh", "-c", script, sys.executable, SEEN_BY_NOBODY]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert ("mounted with hidepid" in done.stdout) == (how > 0)
+
+
+@pytest.mark.root
+def test_numbers_of_another_namespace_are_nobodys_here(environ: dict[str, str]) -> None:
+    """In a PID namespace of its own that still has the /proc of the one above."""
+
+    def ask(*words: str) -> subprocess.CompletedProcess[str]:
+        above = ["unshare", "--pid", "--fork", str(BIN), "status", *words]
+        return subprocess.run(above, env=environ, capture_output=True, text=True, check=False)
+
+    done = ask("1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no process 1: /proc is that of another PID namespace" in done.stderr
+    done = ask("--json")
+    assert [said["name"] for said in json.loads(done.stdout)["problems"]] == ["processes-unseen"]
+    assert ask("--min-local", "0").returncode == 1
+
+
+def test_names_are_read_as_they_are() -> None:
+    process = os.getpid()
+    file = Path(f"/proc/{process}/task/{process}/comm")
+    before = file.read_bytes()
+    try:
+        file.write_bytes(b"a\rb\n\n")
+        assert _proc.name(process, process) == "a\rb\n\n"
+    finally:
+        file.write_bytes(before.removesuffix(b"\n"))
+
+
+def test_metrics_are_utf8_whatever_the_terminal_is(environ: dict[str, str]) -> None:
+    words = [sys.executable, "-c", "open('/proc/self/comm', 'w').write('né'); input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, env={**environ, "LC_ALL": "C.UTF-8"}) as it:
+        while _proc.name(it.pid) != "né":
+            time.sleep(0.02)
+        command = [str(BIN), "status", "--prometheus", str(it.pid)]
+        ascii_only = {**environ, "PYTHONIOENCODING": "ascii"}
+        done = subprocess.run(command, env=ascii_only, capture_output=True, check=True)
+        it.kill()
+    assert ',name="né",' in done.stdout.decode("utf-8")
+
+
+def test_what_is_below_is_never_in_the_answer(environ: dict[str, str]) -> None:
+    script = '"$0" status --json --min-local 1 2 2>&-'
+    done = subprocess.run(
+        ["sh", "-c", script, str(BIN)], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    json.loads(done.stdout)
+
+
 def test_nothing_is_near_where_near_is_not_known() -> None:
     assert Process(7, "x", threads=3).as_dict()["threads_near"] is None
 
@@ -473,7 +540,7 @@ def test_below() -> None:
         0.9,
     )
     assert found == [
-        "process 2: 50.0% of its memory is local, not 90.0%",
+        "process 2: 50% of its memory is local, not 90%",
         "process 3: 1 threads are elsewhere",
         "process 4: where it belongs is not known",
         "process 5: its pages can't be told",
