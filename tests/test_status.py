@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -457,7 +458,7 @@ def test_the_share_leaves_out_page_cache() -> None:
     assert with_share(pages, frozenset({0, 1})).local == 1.0
     assert with_share(Pages("numa_maps", {0: {"file": 5}}), frozenset({0})).local is None
     sampled = with_share(
-        Pages("sample", {0: {"anonymous": 10}, 1: {"anonymous": 30}}, asked=4096, found=400),
+        Pages("sample", {0: {"anonymous": 10}, 1: {"anonymous": 30}}, asked=4096, found=(0, 400)),
         frozenset({1}),
     )
     assert sampled.local == 0.75
@@ -468,8 +469,47 @@ def test_the_share_leaves_out_page_cache() -> None:
 @given(st.integers(1, 10_000), st.data())
 def test_intervals_hold_the_share(seen: int, data: st.DataObject) -> None:
     near = data.draw(st.integers(0, seen))
-    low, high = _pages.interval(near, seen)
+    low, high = _pages.interval(near / seen, seen)
     assert 0 <= low <= near / seen <= high <= 1
+
+
+# Of ordinary memory and of hugetlbfs's: GiB, share of page cache, share that is near, draws.
+POPULATIONS = {
+    "one": ((30, 0.0, 0.5, 1500), None),
+    "nearly all near": ((30, 0.5, 0.998, 1500), None),
+    "few huge pages": ((100, 0.0, 0.5, 1500), (1, 0.0, 1.0, 2048)),
+    "few hits in little": ((30, 0.3, 0.5, 110), (70, 0.0, 1.0, 2048)),
+    "huge pages far": ((30, 0.7, 0.9, 1500), (30, 0.0, 0.1, 2048)),
+}
+
+
+@pytest.mark.parametrize("populations", POPULATIONS.values(), ids=POPULATIONS)
+def test_95_of_100_intervals_hold_what_is_so(populations: tuple[Any, ...]) -> None:
+    chance = random.Random(4)
+    held, tries = 0, 300
+    memory = [gib * (1 - cache) for gib, cache, _, _ in filter(None, populations)]
+    parts = zip(memory, filter(None, populations), strict=True)
+    truth = sum(gib * part[2] for gib, part in parts) / sum(memory)
+    for _ in range(tries):
+        by_node: dict[int, dict[str, int]] = {0: {}, 1: {}}
+        found = [0, 0]
+        for number, population in enumerate(populations):
+            if population is None:
+                continue
+            gib, cache, part, draws = population
+            hits = sum(chance.random() >= cache for _ in range(draws))
+            near = sum(chance.random() < part for _ in range(hits))
+            kind = "huge" if number else "anonymous"
+            by_node[0][kind] = round(gib * GIB * near / draws)
+            by_node[1][kind] = round(gib * GIB * (hits - near) / draws)
+            if not number:
+                by_node[1]["file"] = round(gib * GIB * (draws - hits) / draws)
+            found[1 - number] = hits
+        pages = Pages("sample", by_node, found=(found[0], found[1]))
+        low, high = with_share(pages, frozenset({0})).interval or (1, 0)
+        held += low <= truth <= high
+    # Three standard deviations below 95 in 100.
+    assert held >= tries * 0.91
 
 
 RANGES = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 50)), min_size=1, max_size=20)
@@ -477,13 +517,13 @@ RANGES = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 50)), min_size=
 
 @given(RANGES, st.integers(1, 200), st.randoms(use_true_random=False))
 def test_draws_are_spread_over_all_that_is_mapped(
-    sizes: list[tuple[int, int]], draws: int, random: Any
+    sizes: list[tuple[int, int]], draws: int, noise: Any
 ) -> None:
     ranges, address = [], 4096
     for number, (pages, gap) in enumerate(sizes):
         ranges.append(_pages.Range(address, address + pages * 4096, str(number)))
         address += (pages + gap) * 4096
-    pages, spans = _pages.drawn(ranges, draws, random.randbytes(4 * draws))
+    pages, spans = _pages.drawn(ranges, draws, noise.randbytes(4 * draws))
     starts = [0, *(end for _, end in spans)]
     kinds = [
         kind for start, (kind, end) in zip(starts, spans, strict=False) for _ in range(start, end)

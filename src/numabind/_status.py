@@ -315,10 +315,10 @@ def with_share(pages: Pages, nodes: frozenset[int]) -> Pages:
     if not total:
         return pages
     share = sum(number for node, number in counted.items() if node in nodes) / total
-    if not pages.found:
+    if not pages.found or not any(pages.found):
         return replace(pages, local=share)
-    near = round(share * pages.found)
-    return replace(pages, local=share, interval=_pages.interval(near, pages.found))
+    interval = _pages.interval(share, _pages.worth(pages, nodes))
+    return replace(pages, local=share, interval=interval)
 
 
 def _by_kind(pid: int) -> dict[str, int]:
