@@ -52,7 +52,7 @@ ORDER = [
     *("_report", "_report.text", "_report.status", "_report.findings", "_report.colour"),
     *("_report.markup", "_report.document", "_report.crew", "_report.drawing", "_report.tables"),
     *("_report.bench", "_report.heat", "_report.html", "_report.fleet", "_report.fleet_page"),
-    *("_arguments", "_parser", "_grammar", "_completion", "_manual", "_top", "_verbs", "_terminal"),
+    *("_arguments", "_parser", "_grammar", "_completion", "_manual", "_terminal", "_top", "_verbs"),
     *("_progress", "_measuring", "_clustered"),
     *("_launched", "_watch", "_launch"),
     *("_autobind.sitecustomize", "_commands", "_cli", "__main__"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -275,6 +276,73 @@ def test_other_users_processes_are_counted() -> None:
     assert _holders._unseen({}) == 0
 
 
+SEEN_BY_NOBODY = """
+import os
+from numabind import _proc
+os.setgroups([])
+os.setgid(12345)
+os.setuid(12345)
+print(_proc.hidden())
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("how", [0, 1, 2, 4])
+def test_who_hides_processes(how: int) -> None:
+    script = f'mount -t proc -o hidepid={how} proc /proc && exec "$0" -c "$1"'
+    words = ["unshare", "--mount", "sh", "-c", script, sys.executable, SEEN_BY_NOBODY]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert ("mounted with hidepid" in done.stdout) == (how > 0)
+
+
+@pytest.mark.root
+def test_numbers_of_another_namespace_are_nobodys_here(environ: dict[str, str]) -> None:
+    """In a PID namespace of its own that still has the /proc of the one above."""
+
+    def ask(*words: str) -> subprocess.CompletedProcess[str]:
+        above = ["unshare", "--pid", "--fork", str(BIN), "status", *words]
+        return subprocess.run(above, env=environ, capture_output=True, text=True, check=False)
+
+    done = ask("1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no process 1: /proc is that of another PID namespace" in done.stderr
+    done = ask("--json")
+    assert [said["name"] for said in json.loads(done.stdout)["problems"]] == ["processes-unseen"]
+    assert ask("--min-local", "0").returncode == 1
+
+
+def test_names_are_read_as_they_are() -> None:
+    process = os.getpid()
+    file = Path(f"/proc/{process}/task/{process}/comm")
+    before = file.read_bytes()
+    try:
+        file.write_bytes(b"a\rb\n\n")
+        assert _proc.name(process, process) == "a\rb\n\n"
+    finally:
+        file.write_bytes(before.removesuffix(b"\n"))
+
+
+def test_metrics_are_utf8_whatever_the_terminal_is(environ: dict[str, str]) -> None:
+    words = [sys.executable, "-c", "open('/proc/self/comm', 'w').write('né'); input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, env={**environ, "LC_ALL": "C.UTF-8"}) as it:
+        while _proc.name(it.pid) != "né":
+            time.sleep(0.02)
+        command = [str(BIN), "status", "--prometheus", str(it.pid)]
+        ascii_only = {**environ, "PYTHONIOENCODING": "ascii"}
+        done = subprocess.run(command, env=ascii_only, capture_output=True, check=True)
+        it.kill()
+    assert ',name="né",' in done.stdout.decode("utf-8")
+
+
+def test_what_is_below_is_never_in_the_answer(environ: dict[str, str]) -> None:
+    script = '"$0" status --json --min-local 1 2 2>&-'
+    done = subprocess.run(
+        ["sh", "-c", script, str(BIN)], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    json.loads(done.stdout)
+
+
 def test_nothing_is_near_where_near_is_not_known() -> None:
     assert Process(7, "x", threads=3).as_dict()["threads_near"] is None
 
@@ -390,7 +458,7 @@ def test_the_share_leaves_out_page_cache() -> None:
     assert with_share(pages, frozenset({0, 1})).local == 1.0
     assert with_share(Pages("numa_maps", {0: {"file": 5}}), frozenset({0})).local is None
     sampled = with_share(
-        Pages("sample", {0: {"anonymous": 10}, 1: {"anonymous": 30}}, asked=4096, found=400),
+        Pages("sample", {0: {"anonymous": 10}, 1: {"anonymous": 30}}, asked=4096, found=(0, 400)),
         frozenset({1}),
     )
     assert sampled.local == 0.75
@@ -401,8 +469,47 @@ def test_the_share_leaves_out_page_cache() -> None:
 @given(st.integers(1, 10_000), st.data())
 def test_intervals_hold_the_share(seen: int, data: st.DataObject) -> None:
     near = data.draw(st.integers(0, seen))
-    low, high = _pages.interval(near, seen)
+    low, high = _pages.interval(near / seen, seen)
     assert 0 <= low <= near / seen <= high <= 1
+
+
+# Of ordinary memory and of hugetlbfs's: GiB, share of page cache, share that is near, draws.
+POPULATIONS = {
+    "one": ((30, 0.0, 0.5, 1500), None),
+    "nearly all near": ((30, 0.5, 0.998, 1500), None),
+    "few huge pages": ((100, 0.0, 0.5, 1500), (1, 0.0, 1.0, 2048)),
+    "few hits in little": ((30, 0.3, 0.5, 110), (70, 0.0, 1.0, 2048)),
+    "huge pages far": ((30, 0.7, 0.9, 1500), (30, 0.0, 0.1, 2048)),
+}
+
+
+@pytest.mark.parametrize("populations", POPULATIONS.values(), ids=POPULATIONS)
+def test_95_of_100_intervals_hold_what_is_so(populations: tuple[Any, ...]) -> None:
+    chance = random.Random(4)
+    held, tries = 0, 300
+    memory = [gib * (1 - cache) for gib, cache, _, _ in filter(None, populations)]
+    parts = zip(memory, filter(None, populations), strict=True)
+    truth = sum(gib * part[2] for gib, part in parts) / sum(memory)
+    for _ in range(tries):
+        by_node: dict[int, dict[str, int]] = {0: {}, 1: {}}
+        found = [0, 0]
+        for number, population in enumerate(populations):
+            if population is None:
+                continue
+            gib, cache, part, draws = population
+            hits = sum(chance.random() >= cache for _ in range(draws))
+            near = sum(chance.random() < part for _ in range(hits))
+            kind = "huge" if number else "anonymous"
+            by_node[0][kind] = round(gib * GIB * near / draws)
+            by_node[1][kind] = round(gib * GIB * (hits - near) / draws)
+            if not number:
+                by_node[1]["file"] = round(gib * GIB * (draws - hits) / draws)
+            found[1 - number] = hits
+        pages = Pages("sample", by_node, found=(found[0], found[1]))
+        low, high = with_share(pages, frozenset({0})).interval or (1, 0)
+        held += low <= truth <= high
+    # Three standard deviations below 95 in 100.
+    assert held >= tries * 0.91
 
 
 RANGES = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 50)), min_size=1, max_size=20)
@@ -410,13 +517,13 @@ RANGES = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 50)), min_size=
 
 @given(RANGES, st.integers(1, 200), st.randoms(use_true_random=False))
 def test_draws_are_spread_over_all_that_is_mapped(
-    sizes: list[tuple[int, int]], draws: int, random: Any
+    sizes: list[tuple[int, int]], draws: int, noise: Any
 ) -> None:
     ranges, address = [], 4096
     for number, (pages, gap) in enumerate(sizes):
         ranges.append(_pages.Range(address, address + pages * 4096, str(number)))
         address += (pages + gap) * 4096
-    pages, spans = _pages.drawn(ranges, draws, random.randbytes(4 * draws))
+    pages, spans = _pages.drawn(ranges, draws, noise.randbytes(4 * draws))
     starts = [0, *(end for _, end in spans)]
     kinds = [
         kind for start, (kind, end) in zip(starts, spans, strict=False) for _ in range(start, end)
@@ -473,7 +580,7 @@ def test_below() -> None:
         0.9,
     )
     assert found == [
-        "process 2: 50.0% of its memory is local, not 90.0%",
+        "process 2: 50% of its memory is local, not 90%",
         "process 3: 1 threads are elsewhere",
         "process 4: where it belongs is not known",
         "process 5: its pages can't be told",

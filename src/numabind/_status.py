@@ -62,6 +62,8 @@ def status(
     if method not in METHODS:
         raise UsageError(f"method {method!r:.40} is none of {', '.join(METHODS)}")
     named = _named(pids, tree)
+    if named is None and (other := _proc.foreign()) is not None:
+        return Report((), (), (problem("processes-unseen", other),))
     machine = discover_here(os.environ, Questions(caches=False, network=False, settings=False))
     look = Look(machine, method, named)
     held = look.holders
@@ -93,8 +95,10 @@ def _named(pids: Iterable[int] | int | None, tree: int | None) -> list[int] | No
         wanted = [] if pids is None else list(pids)
     except TypeError:
         raise UsageError(f"pids are numbers of processes, not {pids!r:.40}") from None
+    # Calls like sched_getaffinity number processes as this namespace does.
+    other = _proc.foreign()
     for pid in [*wanted, *([] if tree is None else [tree])]:
-        fields = _proc.status(pid) if type(pid) is int and pid > 0 else {}
+        fields = _proc.status(pid) if type(pid) is int and pid > 0 and other is None else {}
         if not fields:
             hidden = _proc.hidden()
             raise UsageError(f"no process {pid}" + (f": {hidden}" if hidden else ""))
@@ -311,10 +315,10 @@ def with_share(pages: Pages, nodes: frozenset[int]) -> Pages:
     if not total:
         return pages
     share = sum(number for node, number in counted.items() if node in nodes) / total
-    if not pages.found:
+    if not pages.found or not any(pages.found):
         return replace(pages, local=share)
-    near = round(share * pages.found)
-    return replace(pages, local=share, interval=_pages.interval(near, pages.found))
+    interval = _pages.interval(share, _pages.worth(pages, nodes))
+    return replace(pages, local=share, interval=interval)
 
 
 def _by_kind(pid: int) -> dict[str, int]:
@@ -334,7 +338,8 @@ def _unreadable(pid: int, cause: str) -> Problem:
     if _proc.may_trace():
         # Yama, SELinux, AppArmor, or a process that is not of this user namespace.
         why = "though this process has CAP_SYS_PTRACE: a security module or a user namespace"
-        return problem("pages-unreadable", f"process {pid}: {cause}, {why}")
+        remedy = "See dmesg or the audit log for who denies it; or ask from the host."
+        return problem("pages-unreadable", f"process {pid}: {cause}, {why}", remedy)
     whose = f"it belongs to user {owner}, this is user {mine}, " if owner != mine else ""
     cause = f"process {pid}: {cause} ({whose}without CAP_SYS_PTRACE)"
     if mine:
