@@ -91,9 +91,13 @@ OUTLIERS = {
         lambda m: replace(
             m, devices=tuple(replace(d, pci=d.pci.replace("b:", "c:")) for d in m.devices)
         ),
+        ("1 GPU is at 0000:1c:00.0, where 3 others have it at 0000:1b:00.0",),
+    ),
+    "another PCI domain": (
+        lambda m: replace(m, devices=tuple(replace(d, pci=f"0001{d.pci[4:]}") for d in m.devices)),
         (
-            "GPU 0 (0000:1b:00.0) is missing, where 3 others have it",
-            "GPU 0 (0000:1c:00.0) is there, which 3 others lack",
+            "8 GPUs are at 0001:1b:00.0, 0001:43:00.0, …, "
+            "where 3 others have them at 0000:1b:00.0, 0000:43:00.0, …",
         ),
     ),
     "two causes": (
@@ -135,6 +139,13 @@ def test_many_machines_with_fewer_gpus_are_a_kind_and_one_is_an_outlier(tmp_path
     found = report(tmp_path, [whole, moved, whole, moved])
     first, second = (kind.title for kind in found.kinds)
     assert second == f"{first} (2)"
+
+
+def test_of_two_machines_the_one_with_fewer_gpus_has_lost_some(tmp_path: Path) -> None:
+    whole = samples.machine(H100)
+    found = report(tmp_path, [replace(whole, devices=whole.devices[:4]), whole])
+    assert said(found) == [("GPUs 4-7 are missing, where 1 other has them",)]
+    assert [each.machines for each in found.kinds] == [2]
 
 
 def test_the_kernels_layout_is_said_once_and_not_for_each_gpu(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def kinds_of(snapshots: Sequence[Snapshot]) -> tuple[Kind, ...]:
     for snapshot in snapshots:
         by_topology.setdefault(snapshot.topology, []).append(snapshot)
     classes = [_Class(topology, found) for topology, found in by_topology.items()]
-    classes.sort(key=lambda each: (-len(each.snapshots), each.first))
+    classes.sort(key=lambda each: (-len(each.snapshots), -len(each.gpus), each.first))
     by_kind: dict[object, list[_Class]] = {}
     for each in classes:
         by_kind.setdefault(tuple(each.gpus.items()) or each.body, []).append(each)
@@ -105,13 +105,16 @@ def _strayed(kind: list[_Class], home: list[_Class]) -> bool:
 
     Few: one alone, or at most one in _FEW. Of that model: a GPU is of the same model as one there,
     and one is at the same address or the CPUs are laid out alike; or there is no GPU left, and the
-    CPUs are laid out alike.
+    CPUs are laid out alike. Of two machines one is the other's if it has some of its GPUs, no
+    other, and CPUs laid out alike.
     """
     few, many = sum(len(each.snapshots) for each in kind), len(home[0].snapshots)
-    if few * _FEW > many and not (few == 1 < many):
-        return False
     here, there = kind[0], home[0]
     alike = here.layout == there.layout
+    if few == many == 1:
+        return alike and bool(here.gpus) and here.gpus.items() < there.gpus.items()
+    if few * _FEW > many and few > 1:
+        return False
     if not here.gpus:
         return alike
     shared = set(here.gpus.values()) & set(there.gpus.values())
@@ -140,4 +143,11 @@ def _groups(classes: list[_Class]) -> tuple[Group, ...]:
         for memory, members in found.items():
             in_order = tuple(sorted(members, key=lambda member: member.file))
             groups.append(Group(each.topology, memory, in_order))
-    return tuple(sorted(groups, key=lambda g: (-len(g.members), g.members[0].file)))
+    # Of two machines the one that has lost a GPU is not what the other should be like.
+    return tuple(
+        sorted(groups, key=lambda g: (-len(g.members), -_gpus(g.topology), g.members[0].file))
+    )
+
+
+def _gpus(topology: Topology) -> int:
+    return sum(each.name == "model" for each in topology.aspects)

@@ -8,7 +8,7 @@ from numabind._fleet.topology import ALL, UNKNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     Values = Mapping[tuple[str, str], str]
 
@@ -44,6 +44,15 @@ def where(others: int, value: str) -> str:
     return f", where {others:,} {'other has' if others == 1 else 'others have'} {value}"
 
 
+def _count(others: int) -> str:
+    return f"{others:,} other{'' if others == 1 else 's'}"
+
+
+def _lacked(others: int) -> str:
+    """ ", which 3 others lack"."""
+    return f", which {_count(others)} {'lacks' if others == 1 else 'lack'}"
+
+
 def _about_cpus(left: Left, here: Values, there: Values) -> list[str]:
     """SMT, CPUs that are not there, packages, caches."""
     said = []
@@ -70,7 +79,7 @@ def _about_cpus(left: Left, here: Values, there: Values) -> list[str]:
         elif counts[0] != counts[1]:
             said.append(f"{counts[0]} {noun}{where(other.others, str(counts[1]))}")
         else:
-            said.append(f"{aspect} of other CPUs than {other.others:,} others have")
+            said.append(f"{aspect} of other CPUs than on {_count(other.others)}")
     return said
 
 
@@ -91,14 +100,14 @@ def _online(cpus: Difference, offline: str) -> list[str]:
     said = []
     if asleep:
         verb = "is" if len(asleep) == 1 else "are"
-        said.append(f"{_cpus(asleep)} {verb} offline, but online on {cpus.others:,} others")
+        said.append(f"{_cpus(asleep)} {verb} offline, but online on {_count(cpus.others)}")
     if gone:
         verb = "is" if len(gone) == 1 else "are"
-        said.append(f"{_cpus(gone)} {verb} missing, but there on {cpus.others:,} others")
+        said.append(f"{_cpus(gone)} {verb} missing, but there on {_count(cpus.others)}")
     if mine - theirs:
         more = mine - theirs
         verb = "is" if len(more) == 1 else "are"
-        said.append(f"{_cpus(more)} {verb} there, which {cpus.others:,} others lack")
+        said.append(f"{_cpus(more)} {verb} there{_lacked(cpus.others)}")
     return said
 
 
@@ -145,6 +154,9 @@ def _about_presence(left: Left, here: Values, there: Values) -> list[str]:
         found = [each for each in left.values() if each.subject.partition(" ")[0] == kind]
         gone = {each.subject: each.others for each in found if each.value == ABSENT}
         more = {each.subject: each.others for each in found if each.reference == ABSENT}
+        if kind == "gpu" and gone and _models(gone, there) == _models(more, here):
+            said.append(_moved(list(gone), list(more), min(gone.values())))
+            continue
         if gone and kind == "gpu" and not subjects(here, kind):
             count = len(subjects(there, kind))
             said.append(f"no GPU{where(min(gone.values()), str(count))}")
@@ -154,13 +166,26 @@ def _about_presence(left: Left, here: Values, there: Values) -> list[str]:
             said.append(f"{names(list(gone), there)} {verb} missing{where(min(gone.values()), it)}")
         if more:
             verb = "is" if len(more) == 1 else "are"
-            said.append(
-                f"{names(list(more), here)} {verb} there, which {min(more.values()):,} others lack"
-            )
+            said.append(f"{names(list(more), here)} {verb} there{_lacked(min(more.values()))}")
         if kind == "node" and (gone or more):
             _drop(left, lambda d: d.aspect == "distances")
     _drop(left, lambda d: ABSENT in (d.value, d.reference))
     return said
+
+
+def _models(gpus: Iterable[str], values: Values) -> list[str]:
+    return sorted(values[gpu, "model"] for gpu in gpus)
+
+
+def _moved(gone: Sequence[str], more: Sequence[str], others: int) -> str:
+    """As many GPUs of the same models elsewhere: another slot, bus or domain, not a loss."""
+    now, then = (
+        ", ".join([gpu.partition(" ")[2] for gpu in some[:2]] + ["…"] * (len(some) > 2))
+        for some in (more, gone)
+    )
+    if len(gone) == 1:
+        return f"1 GPU is at {now}{where(others, f'it at {then}')}"
+    return f"{len(gone)} GPUs are at {now}{where(others, f'them at {then}')}"
 
 
 def subjects(values: Values, kind: str) -> list[str]:
@@ -247,6 +272,8 @@ def _value(aspect: str, text: str, models: Mapping[str, str], values: Values) ->
         return models.get(text, text)
     if aspect == "node":
         return "no known node" if text == UNKNOWN else f"node{_plural(text)} {text}"
+    if aspect == "link" and text == UNKNOWN:
+        return "unknown width"
     if aspect == "kind":
         return {"cpu": "a node with CPUs", "gpu": "a GPU's memory"}.get(text, "memory only")
     if aspect == "numa_balancing":

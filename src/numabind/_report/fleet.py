@@ -32,7 +32,8 @@ def summary(report: FleetReport) -> str:
     count, others = report.machines, report.outliers
     said = f"{_count(count, 'machine')} of {_count(kinds, 'kind')}"
     verb = "is" if others == 1 else "are"
-    said += f": {others:,} {verb} not like the others of their kind" if others else ", all alike"
+    like = "all alike" if kinds == 1 else "each like the others of its kind"
+    said += f": {others:,} {verb} not like the others of their kind" if others else f", {like}"
     if report.broken:
         said += f"; {_count(len(report.broken), 'snapshot')} can't be read"
     if report.silent:
