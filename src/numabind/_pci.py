@@ -154,7 +154,7 @@ def _folders(root: Root, base: str, pci_class: str) -> list[str]:
 
 
 def _namespace(name: str) -> str | None:
-    """ "nvme0n1", as /dev has it, of that name or of a path's, "nvme0c1n1"; None for other names."""
+    """ "nvme0n1", as in /dev, of that name or of a path's, "nvme0c1n1"; None for other names."""
     disk, path, rest = name.removeprefix("nvme").partition("c")
     if path:
         disk += "n" + rest.partition("n")[2]

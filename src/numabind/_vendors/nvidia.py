@@ -232,7 +232,8 @@ def visible(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible:
     value = environ.get(assigned)
     ordered, problems = _cuda_order(devices, environ)
     if value is None:
-        return Visible(handles(devices, environ), None, ordered, problems)
+        chosen, remark = _first_instance(handles(devices, environ), "")
+        return Visible(chosen, None, ordered, problems, remark)
     chosen, numbered, remark = _select(value, devices)
     if not numbered:
         ordered, problems = True, ()
@@ -267,7 +268,7 @@ def _select(value: str, devices: tuple[Device, ...]) -> tuple[tuple[Handle, ...]
     """Apply a CUDA_VISIBLE_DEVICES list; also whether any entry was a number, and what is amiss.
 
     The list ends at the first entry that names nothing; an entry that names a device a second time
-    makes the whole list empty; with MIG only the first instance is enumerated.
+    makes the whole list empty.
     """
     chosen: list[Handle] = []
     by_number = False
@@ -282,10 +283,22 @@ def _select(value: str, devices: tuple[Device, ...]) -> tuple[tuple[Handle, ...]
         if any(handle == other for other in chosen):
             return (), by_number, f"{name!r:.60} names a device twice, so CUDA shows none"
         chosen.append(handle)
-    first = next((handle for handle in chosen if handle.partition), None)
-    if first and len(chosen) > 1:
-        remark = "of MIG instances CUDA shows the first only"
-    return ((first,) if first else tuple(chosen)), by_number, remark
+    seen, remark = _first_instance(tuple(chosen), remark)
+    return seen, by_number, remark
+
+
+def _first_instance(chosen: tuple[Handle, ...], remark: str) -> tuple[tuple[Handle, ...], str]:
+    """What CUDA enumerates of these, and the remark: with MIG one instance, and no other GPU.
+
+    A GPU in MIG mode that is itself named stands for the first of its instances.
+    """
+    for handle in chosen:
+        part = handle.partition or next(iter(handle.device.partitions), None)
+        if part is not None:
+            if len(chosen) > 1:
+                remark = "where one is in MIG mode, CUDA shows its first instance only"
+            return (Handle(handle.device, part),), remark
+    return chosen, remark
 
 
 def _why_not(name: str, value: str, devices: tuple[Device, ...]) -> str:
