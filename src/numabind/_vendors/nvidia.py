@@ -7,6 +7,8 @@
     cat /proc/driver/nvidia/gpus/0008:06:00.0/numa_status      (GPUs whose memory is a NUMA node)
         Node:      2
         Status:    online
+    ls /proc/driver/nvidia/capabilities/gpu0/mig/gi1           (MIG, by the device's minor number)
+        access  ci0
 
 NVML numbers GPUs in PCI bus order, and so do we where only /proc speaks. Like CUDA it leaves out
 those that this process may not open (containers, Slurm's ConstrainDevices); access(2) tells without
@@ -113,9 +115,25 @@ def read_proc(root: Root) -> dict[str, Facts]:
             minor=minor,
             name=information.get("Model") or None,
             memory_node=_number(status.get("Node")),
+            partitions=_instances_in_proc(root, minor),
         )
         index += not hidden
     return facts
+
+
+def _instances_in_proc(root: Root, minor: int | None) -> tuple[Partition, ...]:
+    """MIG instances by their numbers; only NVML has their UUIDs."""
+    base = f"proc/driver/nvidia/capabilities/gpu{minor}/mig"
+
+    def numbers(folder: str, stem: str) -> list[int]:
+        names = [] if minor is None else root.listing(folder)
+        return sorted(int(n[2:]) for n in names if n.startswith(stem) and is_number(n[2:]))
+
+    return tuple(
+        Partition("", gpu, compute)
+        for gpu in numbers(base, "gi")
+        for compute in numbers(f"{base}/gi{gpu}", "ci")
+    )
 
 
 def _clean_uuid(text: str | None) -> str | None:
@@ -308,7 +326,9 @@ def _why_not(name: str, value: str, devices: tuple[Device, ...]) -> str:
     why = "names no device here"
     if is_number(name):
         why = f"is past the last of {len(devices)}"
-    elif name.lower().startswith("mig-") and not any(device.partitions for device in devices):
+    elif name.lower().startswith("mig-") and not any(
+        part.uuid for device in devices for part in device.partitions
+    ):
         why = "is no MIG instance that is known here (NVML, nvidia-ml-py, knows them)"
     return f"{name!r:.60} {why}, and the list ends there"
 
