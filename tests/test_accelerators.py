@@ -145,8 +145,12 @@ LEVEL_ZERO = {
         ["42"],
     ),
     "COMPOSITE: all": (
-        {"ZE_FLAT_DEVICE_HIERARCHY": "composite"},
+        {"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"},
         ["18", "42", "6c", "98", "b2", "d9"],
+    ),
+    "in small letters it is not understood, so FLAT": (
+        {"ZE_AFFINITY_MASK": "2", "ZE_FLAT_DEVICE_HIERARCHY": "composite"},
+        ["42/0"],
     ),
 }
 
@@ -205,6 +209,24 @@ def test_what_ray_assigns_of_intels() -> None:
     given = visible_if_given(TILES, environ, ("3",))
     assert [handle.label for handle in given.handles] == ["0000:98:00.0"]
     assert given.problems == ()
+
+
+def test_a_container_with_two_of_intels_render_nodes(tmp_path: Path) -> None:
+    files = (("dev/dri/renderD130", ""), ("dev/dri/renderD133", ""))
+    where = discover(build(changed(KNOWN["aurora"], files=files), tmp_path), NO_RUNTIME)
+    assert short(where) == ["6c/0", "6c/1", "d9/0", "d9/1"]
+    assert short(where, ZE_AFFINITY_MASK="1,2") == ["6c/1", "d9/0"]
+
+
+def test_cards_that_a_virtual_machine_has_are_not_counted() -> None:
+    flex = GpuSpec("", vendor=0x8086, device=0x56C0, klass=0x038000, name="", driver="i915")
+    lent = changed(flex, pci="0000:18:00.0", driver="vfio-pci")
+    cards = (lent, changed(flex, pci="0000:42:00.0"), changed(flex, pci="0000:98:00.0"))
+    where = machine(changed(KNOWN["aurora"], gpus=cards))
+    assert short(where) == ["42", "98"]
+    # Cards without tiles are counted as under COMPOSITE, where "1.0" is one.
+    assert short(where, ZE_AFFINITY_MASK="1.0") == ["98"]
+    assert short(where, ZE_AFFINITY_MASK="1.0", ZE_FLAT_DEVICE_HIERARCHY="FLAT") == []
 
 
 def test_i915_shows_a_gt_for_each_tile(tmp_path: Path) -> None:

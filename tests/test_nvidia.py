@@ -13,12 +13,15 @@ import pytest
 import nvml_stub
 from machines.build import build
 from machines.shapes import SHAPES
+from numabind import discover
 from numabind._discover import nodes_by_driver
-from numabind._machine import Node, Partition
+from numabind._machine import Machine, Node, Partition
 from numabind._pci import place
 from numabind._record import replace
 from numabind._sysfs import Root
 from numabind._vendors.nvidia import read_proc
+from numabind._visible import visible
+from samples import NO_RUNTIME
 
 ASK = """
 import json
@@ -257,6 +260,24 @@ def test_a_uuid_that_the_driver_has_not_read_yet_is_unknown(tmp_path: Path) -> N
         "Model: \t\t Unknown\nGPU UUID: \t GPU-????????-????-????-????-????????????\n"
     )
     assert read_proc(Root(str(tmp_path)))["0000:17:00.0"].uuid is None
+
+
+def test_mig_instances_without_nvml_are_known_by_their_numbers(tmp_path: Path) -> None:
+    root = build(SHAPES["hgx_h100"], tmp_path)
+    for instance in ("gi1/ci0", "gi2/ci0", "gi2/ci1"):
+        (root / f"proc/driver/nvidia/capabilities/gpu5/mig/{instance}").mkdir(parents=True)
+    where = discover(root, NO_RUNTIME)
+    first = where.devices[5]
+    assert first.partitions == tuple(Partition("", *pair) for pair in ((1, 0), (2, 0), (2, 1)))
+    assert labels(where) == [f"{first.pci}/1/0"]
+    assert labels(where, f"MIG-{first.uuid}/2/1") == [f"{first.pci}/2/1"]
+    assert labels(where, "3") == [where.devices[3].pci]
+    assert "NVML" in visible(where, {"CUDA_VISIBLE_DEVICES": "MIG-12"}).remark
+
+
+def labels(where: Machine, value: str | None = None) -> list[str]:
+    environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+    return [handle.label for handle in visible(where, environ).handles]
 
 
 PROC = {

@@ -15,10 +15,11 @@ from samples import gpu, with_devices
 FOUR = with_devices(
     gpu(0),
     gpu(1),
-    gpu(2, partitions=(Partition("MIG-aa", 1, 0),)),
+    gpu(2),
     gpu(3),
     gpu(4, vendor="aspeed", uuid=None, computes=False),
 )
+MIG = with_devices(gpu(0), gpu(1), gpu(2, partitions=(Partition("MIG-aa", 1, 0),)))
 UNLIKE = with_devices(gpu(0, device_id=1), gpu(1, device_id=2))
 NONE = with_devices()
 
@@ -32,8 +33,6 @@ NAMED = {
     "UUID": ("GPU-333-aa", None, 3),
     "beginning of a UUID": ("gpu-3", None, 3),
     "UUID of a hidden GPU": ("GPU-333-aa", "0", 3),
-    "MIG UUID": ("MIG-aa", None, 2),
-    "MIG by numbers": ("MIG-GPU-222-aa/1/0", None, 2),
     "address": ("0000:11:00.0", None, 1),
     "NVML's address": ("00000000:11:00.0", None, 1),
     "short address": ("11:00.0", None, 1),
@@ -49,6 +48,12 @@ def test_a_named_gpu(text: str, mask: str | None, wanted: int) -> None:
     environ = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
     handle, said = find_gpu(FOUR, visible(FOUR, environ), text)
     assert (number(handle), said) == (wanted, None)
+
+
+@pytest.mark.parametrize("text", ["MIG-aa", "MIG-GPU-222-aa/1/0", "0", "GPU-222"])
+def test_a_named_instance(text: str) -> None:
+    handle, said = find_gpu(MIG, visible(MIG, {}), text)
+    assert (number(handle), said) == (2, None)
 
 
 NOT_FOUND = {

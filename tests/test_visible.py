@@ -81,6 +81,8 @@ MIG_ROWS = {
     "no such instance": ("MIG-GPU-000-aa/7/0", []),
     "no instance named": ("MIG-GPU-000-aa", []),
     "repeated": ("MIG-ab-2,MIG-ab-2", []),
+    "a GPU by its number is its first instance": ("1,0", ["MIG-ba-3"]),
+    "a GPU by its UUID": ("GPU-000-aa", ["MIG-aa-1"]),
 }
 
 
@@ -88,6 +90,13 @@ MIG_ROWS = {
 def test_mig_instances(value: str, labels: list[str]) -> None:
     found = visible(MIG, {"CUDA_VISIBLE_DEVICES": value}).handles
     assert [handle.label for handle in found] == labels
+
+
+def test_beside_a_gpu_in_mig_mode_cuda_shows_no_other() -> None:
+    mixed = with_devices(FOUR.devices[3], MIG.devices[1])
+    seen = visible(mixed, {})
+    assert [handle.label for handle in seen.handles] == ["MIG-ba-3"]
+    assert "MIG" in seen.remark
 
 
 def test_an_instance_is_on_its_gpu() -> None:

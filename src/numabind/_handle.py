@@ -24,11 +24,14 @@ class Handle:
 
     @property
     def label(self) -> str:
-        """The PCI address; of a part its UUID, else the address, a slash and its number."""
+        """The PCI address; of a part its UUID, else the address, a slash and its number or two."""
         part = self.partition
         if part is None:
             return self.device.pci
-        return part.uuid or f"{self.device.pci}/{part.number}"
+        number = part.number
+        if number is None:
+            return part.uuid or f"{self.device.pci}/{part.gpu_instance}/{part.compute_instance}"
+        return part.uuid or f"{self.device.pci}/{number}"
 
     @property
     def uuid(self) -> str | None:

@@ -133,11 +133,32 @@ def _is_odd(root: Root, base: str) -> bool:
     return devices is None or root.parse(f"{base}/device", parse_id) in devices
 
 
-# What the kernel calls a function of a class: directories beside it, and those for RDMA.
+# What the kernel calls a function of a class: directories below it, and those for RDMA.
 _NAMED = {
     "0x02": (("infiniband", "net", "cxi"), ("infiniband", "cxi")),
     "0x0108": (("nvme",), ()),
 }
+
+
+# Devices below a network function that have its names: virtio2/net/eth0; mlx5_core.sf.4, a
+# sub-function; ionic.rdma.0 and the like, a driver's auxiliary device.
+_BELOW = ("virtio", ".sf.", ".rdma.")
+
+
+def _folders(root: Root, base: str, pci_class: str) -> list[str]:
+    """The directories in which a function's names are: its own, and those of devices below it."""
+    if pci_class != "0x02":
+        return [base]
+    below = [f"{base}/{n}" for n in root.listing(base) if any(word in n for word in _BELOW)]
+    return [base, *below]
+
+
+def _namespace(name: str) -> str | None:
+    """ "nvme0n1", as in /dev, of that name or of a path's, "nvme0c1n1"; None for other names."""
+    disk, path, rest = name.removeprefix("nvme").partition("c")
+    if path:
+        disk += "n" + rest.partition("n")[2]
+    return f"nvme{disk}" if disk.replace("n", "", 1).isdecimal() and "n" in disk else None
 
 
 def read_nics(root: Root, nodes: tuple[Node, ...], pci_class: str = "0x02") -> tuple[Nic, ...]:
@@ -158,10 +179,12 @@ def read_nics(root: Root, nodes: tuple[Node, ...], pci_class: str = "0x02") -> t
         except ValueError:
             continue
         node = root.parse(f"{base}/numa_node", parse_number)
-        names = [n for folder in folders for n in root.listing(f"{base}/{folder}")]
+        bases = _folders(root, base, pci_class)
+        names = [n for f in folders for at in bases for n in root.listing(f"{at}/{f}")]
         if pci_class == "0x0108":
             # nvme0's folder has its namespaces; a partition has a folder of its own below these.
-            names += [n for c in tuple(names) for n in root.listing(f"{base}/nvme/{c}") if c in n]
+            found_there = [n for c in names for n in root.listing(f"{base}/nvme/{c}")]
+            names += [disk for disk in map(_namespace, found_there) if disk]
         found.append(
             Nic(
                 pci,
@@ -169,7 +192,7 @@ def read_nics(root: Root, nodes: tuple[Node, ...], pci_class: str = "0x02") -> t
                 tuple(names),
                 root.parse(f"{base}/vendor", parse_id) or 0,
                 root.parse(f"{base}/device", parse_id) or 0,
-                any(root.listing(f"{base}/{folder}") for folder in rdma),
+                any(root.listing(f"{at}/{folder}") for folder in rdma for at in bases),
                 read_bridges(root, pci),
             )
         )

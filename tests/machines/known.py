@@ -188,7 +188,7 @@ KNOWN: dict[str, Shape] = {
         ),
     ),
     # NVIDIA/nccl#1505: DGX A100, some of its NICs and the switches (PXB) they share with a GPU. The
-    # disk and the port without RDMA are made up.
+    # disks and the ports without RDMA are made up.
     "dgx_a100_nics": replace(
         SHAPES["nps4"],
         cards=(
@@ -199,6 +199,11 @@ KNOWN: dict[str, Shape] = {
             CardSpec("0000:98:00.0", 5, "infiniband/mlx5_8 net/ib8"),
             CardSpec("0000:e1:00.0", 7, "net/eth0", klass=0x020000),
             CardSpec("0000:22:00.0", 2, "nvme/nvme0/nvme0n1", 0x010802, 0x144D, 0xA824),
+            # A path to a disk that has two (drivers/nvme/host/multipath.c), a virtual machine's
+            # network function, and one with a sub-function: names that are not its own folder's.
+            CardSpec("0000:63:00.0", 0, "nvme/nvme2/nvme1c2n1", 0x010802, 0x144D, 0xA824),
+            CardSpec("0000:64:00.0", 0, "virtio2/net/eth1", 0x020000, 0x1AF4, 0x1041),
+            CardSpec("0000:65:00.0", 0, "net/eth2 mlx5_core.sf.4/net/eth3", 0x020000),
         ),
     ),
 }

@@ -336,6 +336,10 @@ NEAR = {
     "interface": ("eth0", 7),
     "disk": ("nvme0", 2),
     "namespace": ("nvme0n1", 2),
+    "namespace of a disk with two paths": ("nvme1n1", 0),
+    "its controller": ("nvme2", 0),
+    "interface of a virtio function": ("eth1", 0),
+    "interface of a sub-function": ("eth3", 0),
     "address": ("0000:22:00.0", 2),
     "short address": ("22:00.0", 2),
     "a GPU's address": ("0000:47:00.0", 1),
@@ -358,4 +362,4 @@ def test_near_what_is_not_there() -> None:
     (said,) = placement.problems
     assert said.name == "near-not-found"
     assert "mlx5_9" in said.cause
-    assert "mlx5_8, nvme0" in said.cause
+    assert "mlx5_8, nvme0, nvme0n1, nvme1n1" in said.cause

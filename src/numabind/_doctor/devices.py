@@ -7,6 +7,7 @@ import os
 from numabind._cpulist import format_list, parse_list
 from numabind._doctor.scene import Check, Scene
 from numabind._finding import Finding
+from numabind._handle import Handle
 from numabind._sysfs import PCI
 
 TYPE_CHECKING = False
@@ -213,7 +214,7 @@ class MultiInstance(Check):
                     "note",
                     f"{device.pci} is split into {count} MIG instances, which share its node's "
                     "cores and its link",
-                    f"NVML: {device.partitions[0].uuid} is one of them",
+                    f"{Handle(device, device.partitions[0]).label} is one of them",
                     "give each worker one: CUDA_VISIBLE_DEVICES=MIG-…; mode exclusive parts cores "
                     "by GPU, not by instance",
                 )

@@ -3,12 +3,15 @@
     ls /sys/bus/pci/devices/0000:18:00.0        tile0 tile1 …            (xe)
     ls /sys/class/drm/card1/gt                  gt0 gt1                  (i915, one a tile on Max)
 
-Level Zero counts tiles as devices unless ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE (the default is FLAT
-since the drivers of 2024; COMBINED counts alike). ZE_AFFINITY_MASK is a set, so order and repeats
-don't count. FLAT: "0,3" are tiles, "0.1" names none. COMPOSITE: "0" is a card, "0.1" a tile of it;
-a card of which several tiles are named is one device (Level Zero specification, "Affinity Mask"
-and "Device Hierarchy Mode"). The DPC++ runtime applies ONEAPI_DEVICE_SELECTOR to what is left
-(`selector`). No file of the kernel has the UUIDs that Level Zero makes, so there are none here.
+Level Zero sees the cards whose render node it may open, in bus order (compute-runtime, drm_neo.cpp
+and execution_environment.cpp). It counts tiles as devices under ZE_FLAT_DEVICE_HIERARCHY=FLAT, the
+default for Max since the drivers of 2024, and COMBINED; cards under COMPOSITE, the default for all
+others. Another word, or one in small letters, is the default. ZE_AFFINITY_MASK is a set, so order
+and repeats don't count. FLAT: "0,3" are tiles, "0.1" names none. COMPOSITE: "0" is a card, "0.1" a
+tile of it; a card of which several tiles are named is one device (Level Zero specification,
+"Affinity Mask" and "Device Hierarchy Mode"). The DPC++ runtime applies ONEAPI_DEVICE_SELECTOR to
+what is left (`selector`). No file of the kernel has the UUIDs that Level Zero makes, so there are
+none here.
 """
 
 from __future__ import annotations
@@ -33,8 +36,10 @@ assigned = SELECTOR
 
 
 def identify(root: Root, devices: tuple[Device, ...], _runtime: bool) -> Identified:
-    """Render minor and tiles; from files alone."""
+    """Number among the cards that may be opened, render minor and tiles; from files alone."""
+    nodes = [name for name in root.listing("dev/dri") if name.startswith("renderD")]
     found = []
+    driven = 0
     for device in devices:
         base = f"{PCI}/{device.pci}"
         tiles = _count(root.listing(base), "tile")
@@ -45,7 +50,11 @@ def identify(root: Root, devices: tuple[Device, ...], _runtime: bool) -> Identif
             if not tiles and name.startswith("card") and is_intel_max(device.device_id):
                 tiles = _count(root.listing(f"{base}/drm/{name}/gt"), "gt")
         parts = tuple(Partition("", number=n) for n in range(tiles)) if tiles > 1 else ()
-        found.append(replace(device, minor=minor, partitions=parts))
+        index = None
+        lent = not nodes or minor is None or root.usable(f"dev/dri/renderD{minor}")
+        if device.computes and device.driver in ("i915", "xe") and lent:
+            index, driven = driven, driven + 1
+        found.append(replace(device, index=index, minor=minor, partitions=parts))
     return Identified(tuple(found), {})
 
 
@@ -53,13 +62,16 @@ def _count(names: list[str], stem: str) -> int:
     return sum(name.startswith(stem) and is_number(name[len(stem) :]) for name in names)
 
 
-def _composite(environ: Mapping[str, str]) -> bool:
-    return environ.get("ZE_FLAT_DEVICE_HIERARCHY", "").strip().upper() == "COMPOSITE"
+def _composite(devices: tuple[Device, ...], environ: Mapping[str, str]) -> bool:
+    hierarchy = environ.get("ZE_FLAT_DEVICE_HIERARCHY", "")
+    if hierarchy in ("COMPOSITE", "FLAT", "COMBINED"):
+        return hierarchy == "COMPOSITE"
+    return not any(is_intel_max(device.device_id) for device in devices)
 
 
 def handles(devices: tuple[Device, ...], environ: Mapping[str, str]) -> tuple[Handle, ...]:
     """Tiles, or whole cards under COMPOSITE."""
-    if _composite(environ):
+    if _composite(devices, environ):
         return tuple(Handle(device) for device in devices)
     found: list[Handle] = []
     for device in devices:
@@ -87,10 +99,7 @@ def _by_mask(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible
     if not value:
         return Visible(every)
     entries = {entry.strip() for entry in value.split(",")}
-    if not _composite(environ):
-        # Where no card has tiles, "1.0" is card 1 in either hierarchy.
-        if not any(device.partitions for device in devices):
-            entries = {entry.removesuffix(".0") for entry in entries}
+    if not _composite(devices, environ):
         return Visible(tuple(h for n, h in enumerate(every) if str(n) in entries), MASK)
     chosen = []
     for number, device in enumerate(devices):

@@ -7,6 +7,8 @@
     cat /proc/driver/nvidia/gpus/0008:06:00.0/numa_status      (GPUs whose memory is a NUMA node)
         Node:      2
         Status:    online
+    ls /proc/driver/nvidia/capabilities/gpu0/mig/gi1           (MIG, by the device's minor number)
+        access  ci0
 
 NVML numbers GPUs in PCI bus order, and so do we where only /proc speaks. Like CUDA it leaves out
 those that this process may not open (containers, Slurm's ConstrainDevices); access(2) tells without
@@ -113,9 +115,25 @@ def read_proc(root: Root) -> dict[str, Facts]:
             minor=minor,
             name=information.get("Model") or None,
             memory_node=_number(status.get("Node")),
+            partitions=_instances_in_proc(root, minor),
         )
         index += not hidden
     return facts
+
+
+def _instances_in_proc(root: Root, minor: int | None) -> tuple[Partition, ...]:
+    """MIG instances by their numbers; only NVML has their UUIDs."""
+    base = f"proc/driver/nvidia/capabilities/gpu{minor}/mig"
+
+    def numbers(folder: str, stem: str) -> list[int]:
+        names = [] if minor is None else root.listing(folder)
+        return sorted(int(n[2:]) for n in names if n.startswith(stem) and is_number(n[2:]))
+
+    return tuple(
+        Partition("", gpu, compute)
+        for gpu in numbers(base, "gi")
+        for compute in numbers(f"{base}/gi{gpu}", "ci")
+    )
 
 
 def _clean_uuid(text: str | None) -> str | None:
@@ -232,7 +250,8 @@ def visible(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible:
     value = environ.get(assigned)
     ordered, problems = _cuda_order(devices, environ)
     if value is None:
-        return Visible(handles(devices, environ), None, ordered, problems)
+        chosen, remark = _first_instance(handles(devices, environ), "")
+        return Visible(chosen, None, ordered, problems, remark)
     chosen, numbered, remark = _select(value, devices)
     if not numbered:
         ordered, problems = True, ()
@@ -267,7 +286,7 @@ def _select(value: str, devices: tuple[Device, ...]) -> tuple[tuple[Handle, ...]
     """Apply a CUDA_VISIBLE_DEVICES list; also whether any entry was a number, and what is amiss.
 
     The list ends at the first entry that names nothing; an entry that names a device a second time
-    makes the whole list empty; with MIG only the first instance is enumerated.
+    makes the whole list empty.
     """
     chosen: list[Handle] = []
     by_number = False
@@ -282,10 +301,22 @@ def _select(value: str, devices: tuple[Device, ...]) -> tuple[tuple[Handle, ...]
         if any(handle == other for other in chosen):
             return (), by_number, f"{name!r:.60} names a device twice, so CUDA shows none"
         chosen.append(handle)
-    first = next((handle for handle in chosen if handle.partition), None)
-    if first and len(chosen) > 1:
-        remark = "of MIG instances CUDA shows the first only"
-    return ((first,) if first else tuple(chosen)), by_number, remark
+    seen, remark = _first_instance(tuple(chosen), remark)
+    return seen, by_number, remark
+
+
+def _first_instance(chosen: tuple[Handle, ...], remark: str) -> tuple[tuple[Handle, ...], str]:
+    """What CUDA enumerates of these, and the remark: with MIG one instance, and no other GPU.
+
+    A GPU in MIG mode that is itself named stands for the first of its instances.
+    """
+    for handle in chosen:
+        part = handle.partition or next(iter(handle.device.partitions), None)
+        if part is not None:
+            if len(chosen) > 1:
+                remark = "where one is in MIG mode, CUDA shows its first instance only"
+            return (Handle(handle.device, part),), remark
+    return chosen, remark
 
 
 def _why_not(name: str, value: str, devices: tuple[Device, ...]) -> str:
@@ -295,7 +326,9 @@ def _why_not(name: str, value: str, devices: tuple[Device, ...]) -> str:
     why = "names no device here"
     if is_number(name):
         why = f"is past the last of {len(devices)}"
-    elif name.lower().startswith("mig-") and not any(device.partitions for device in devices):
+    elif name.lower().startswith("mig-") and not any(
+        part.uuid for device in devices for part in device.partitions
+    ):
         why = "is no MIG instance that is known here (NVML, nvidia-ml-py, knows them)"
     return f"{name!r:.60} {why}, and the list ends there"
 
