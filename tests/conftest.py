@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from hypothesis import settings
+
 if TYPE_CHECKING:
     import pytest
+
+# A busy machine is no failure.
+settings.register_profile("patient", settings(), deadline=None)
+settings.load_profile("patient")
 
 _skipped: list[str] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -149,10 +150,20 @@ NIC = {
     f"{PCI}/0000:77:00.0/numa_node": "1\n",
     f"{PCI}/0000:77:00.0/msi_irqs/78": "msix\n",
 }
+# One for each of the first eight CPUs, of which four are on node 1.
+SPREAD = {f"{PCI}/{FIRST}/msi_irqs/{irq}": "msi\n" for irq in range(80, 88)}
+SPREAD |= {
+    f"proc/irq/{irq}/smp_affinity_list": f"{(irq - 80) // 2 + 56 * (irq % 2)}\n"
+    for irq in range(80, 88)
+}
+# A file and its value in a finding's evidence.
+FILE = re.compile(r"(?<!\w)/((?:proc|sys)/\S+) = (not there|[^;,]+)")
 # check: shape, files, environment, changes of the shape; severities that are found.
 Case = tuple[str, Files, dict[str, str], dict[str, Any], list[str]]
 CASES: dict[str, tuple[str, Case]] = {
     "balancing": ("numa-balancing", (H100, {}, {}, {"numa_balancing": 1}, ["warning"])),
+    "tiering": ("numa-balancing", (H100, {}, {}, {"numa_balancing": 2}, [])),
+    "balancing and tiering": ("numa-balancing", (H100, {}, {}, {"numa_balancing": 3}, ["warning"])),
     "balancing, off": ("numa-balancing", (H100, {}, {}, {}, [])),
     "balancing, no GPU": (
         "numa-balancing",
@@ -283,6 +294,21 @@ CASES: dict[str, tuple[str, Case]] = {
             {},
             {},
             ["note"],
+        ),
+    ),
+    "thp, of one size": (
+        "no-huge-pages",
+        (
+            H100,
+            {
+                "sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]\n",
+                "sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled": (
+                    "always inherit [madvise] never\n"
+                ),
+            },
+            {},
+            {},
+            [],
         ),
     ),
     "thp, madvise": (
@@ -426,6 +452,10 @@ CASES: dict[str, tuple[str, Case]] = {
         "interrupts-elsewhere",
         (H100, {**NIC, "proc/irq/78/smp_affinity_list": "0-3\n"}, {}, {}, ["warning"]),
     ),
+    "interrupts, one for each CPU": (
+        "interrupts-elsewhere",
+        (H100, SPREAD, {}, {}, ["note"]),
+    ),
     "interrupts, not requested": (
         "interrupts-elsewhere",
         (H100, {**NIC, "proc/irq/78/effective_affinity_list": "\n"}, {}, {}, []),
@@ -461,13 +491,23 @@ def test_a_check(case: str) -> None:
         assert finding.name == name
         assert finding.evidence
         assert finding.remedy
+        for file, value in FILE.findall(finding.evidence):
+            if value != "not there":
+                text = (built(shape, **changes) / file).read_text()
+                assert value.split(" ")[0] in text.replace("\t", " "), "what is in the file"
 
 
 def test_every_check_has_cases_for_and_against() -> None:
     covered: dict[str, set[bool]] = {}
     for name, case in CASES.values():
         covered.setdefault(name, set()).add(bool(case[-1]))
-    elsewhere = {"no-topology", "inherited-mask", "memory-policy-denied", "multi-instance"}
+    elsewhere = {
+        "no-topology",
+        "no-proc",
+        "inherited-mask",
+        "memory-policy-denied",
+        "multi-instance",
+    }
     assert {check.name for check in CHECKS} == set(covered) | elsewhere
     assert all(both == {True, False} for both in covered.values())
 
@@ -484,6 +524,14 @@ def test_nodes_that_cannot_be_seen(tmp_path: Path) -> None:
     (found,) = named(Scene(Root(str(tmp_path)), machine, {}), "no-topology")
     assert found.severity == "serious"
     assert "nodes 0-1" in found.cause
+
+
+@pytest.mark.root
+def test_without_proc() -> None:
+    script = 'mount -t tmpfs none /proc && exec "$0" doctor --json'
+    words = ["unshare", "--mount", "sh", "-c", script, str(BIN)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "no-proc" in {said["name"] for said in json.loads(done.stdout)["findings"]}
 
 
 def test_multi_instance() -> None:

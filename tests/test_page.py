@@ -301,8 +301,9 @@ def test_pages_stand_by_node_with_the_near_ones_marked() -> None:
         ),
         problems=(problem("pages-elsewhere", "75% of its pages are on node 0", "Move them."),),
     )
-    blind = Process(9, "gone")
-    tree = check(machine, plan(machine), processes=(process(), away, blind))
+    blind = Process(9, "gone", threads=3)
+    bound = process(2, devices=(), source="affinity", nodes=frozenset(), near=frozenset({0, 5}))
+    tree = check(machine, plan(machine), processes=(process(), away, blind, bound))
     table = tree.all("table", "pages")[0][1]
     assert "75.0%" in table and "25.0% (20.0% to 30.0%)" in table
     assert "from a sample of 4000 pages" in table and "swapped out 1 MiB" in table
@@ -310,8 +311,9 @@ def test_pages_stand_by_node_with_the_near_ones_marked() -> None:
     assert "75% of its pages are on node 0" in table and "Move them." in table
     assert "Its pages could not be read." in table
     assert [t for _, t in tree.all("td", "own")] == ["3 GiB near", "0 near"]
-    assert "9 of 12" in table
-    assert "1 of 3 processes elsewhere" in tree.all("p", "summary")[0][1]
+    assert "9 of 12" in table and "unknown of 3" in table
+    assert "near its CPUs" in table and "CPUs that it is bound to 0,5" in table
+    assert "1 of 4 processes elsewhere" in tree.all("p", "summary")[0][1]
 
 
 def test_pages_on_a_node_that_the_machine_does_not_know_are_shown() -> None:

@@ -619,6 +619,11 @@ def test_a_zombie_has_ended() -> None:
     while "Z" not in _proc.status(child.pid).get("State", ""):
         time.sleep(0.02)
     assert numabind.status([child.pid]).ended == (child.pid,)
+    for verb, said in ("status", f"{child.pid} ended meanwhile\n"), ("top", ""):
+        done = subprocess.run(
+            [str(BIN), verb, str(child.pid)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == said
     child.wait()
 
 

@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from numabind._problems import problem
 from numabind._process import Pages, Process, Stray
+from numabind._report.text import width
+from numabind._status import Report
 from numabind._top import ORDERS, frame, lines_of
 
 BIN = Path(sys.executable).with_name("numabind")
@@ -152,14 +155,38 @@ def test_orders() -> None:
     assert tops == {"pid": "1", "gpu": "2", "memory": "3", "local": "2", "threads": "1"}
 
 
-@pytest.mark.parametrize("size", [(80, 24), (40, 10), (200, 60), (20, 6)])
+@pytest.mark.parametrize("size", [(80, 24), (40, 10), (200, 60), (20, 6), (9, 3), (2, 1)])
 def test_a_frame_fits_its_screen(size: tuple[int, int]) -> None:
     for number in (0, 1, 5, 300):
-        drawn = frame([a_process(i) for i in range(number)], "pid", size, "12:00:00")
+        drawn = frame(Report(tuple(map(a_process, range(number)))), "pid", size, "12:00:00")
         lines = re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", drawn).split("\r\n")
         assert len(lines) == size[1]
         assert max(map(len, lines)) < size[0]
-    assert "... and" in frame([a_process(i) for i in range(300)], "pid", (80, 24), "")
+    assert "... and" in frame(Report(tuple(map(a_process, range(300)))), "pid", (80, 24), "")
+
+
+def test_the_verdict_is_within_80_columns() -> None:
+    gpus = tuple(f"0000:{number:02x}:00.0" for number in range(16, 24))
+    pages = Pages("sample", {0: {"anonymous": 841 << 27}}, 0.9912, (0.98, 0.995))
+    about = {"nodes": frozenset({0, 1}), "near": frozenset({0}), "threads": 1061, "pages": pages}
+    names = ("python3.11-trai", "日本語日本", "e\u0301e\u0301e\u0301e\u0301e\u0301")
+    many = [Process(4000000 + i, name, gpus[: 8 >> i], "nvml", **about)  # type: ignore[arg-type]
+            for i, name in enumerate(names)]  # fmt: skip
+    unseen = (problem("processes-unseen", "7 processes are other users'"),)
+    drawn = frame(Report(tuple(many), (), unseen), "pid", (80, 24), "12:00:00")
+    lines = re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", drawn).split("\r\n")
+    assert max(map(width, lines)) < 80
+    assert lines[1].startswith("note: processes-unseen: 7 processes are other users'")
+    assert [line.split()[-1] for line in lines[2:6]] == ["VERDICT", "near", "near", "near"]
+    starts = [width(line[: line.index("00.0")]) for line in lines[3:6]]
+    assert len(set(starts)) == 1, "columns are straight"
+    assert [line.split()[3] for line in lines[3:5]] == ["+7", "+3"]
+
+
+def test_a_dumb_terminal_gets_lines(terminal: Terminal, sleeper: int) -> None:
+    terminal.type(f"TERM=dumb {BIN} top -n 1 {sleeper}; echo left", "Enter")
+    terminal.until(lambda: "\nleft" in terminal.screen())
+    assert re.search(rf"\d\d:\d\d:\d\d  {sleeper} ", terminal.screen())
 
 
 def test_it_ends_with_the_last_of_the_named(sleeper: int) -> None:

@@ -326,7 +326,8 @@ def read_allowed(root: Root, online: frozenset[int], nodes: tuple[Node, ...]) ->
         cpus = frozenset(os.sched_getaffinity(0))  # no /proc: at least the calling thread's
     mems = _status_set(root, name, status, "Mems_allowed")
     known = frozenset(node.id for node in nodes)
-    return Allowed(cpus & online, known if mems is None else mems & known, read_cpu_quota(root))
+    quota = min((quota for quota, _ in cpu_quotas(root)), default=None)
+    return Allowed(cpus & online, known if mems is None else mems & known, quota)
 
 
 def read_allowed_nodes(root: Root) -> frozenset[int] | None:
@@ -344,14 +345,15 @@ def _status_set(root: Root, path: str, status: dict[str, str], name: str) -> fro
         raise MachineError(root.path + path, f"{name} not understood: {error}") from None
 
 
-def read_cpu_quota(root: Root) -> float | None:
-    """The tightest CPU quota of this process's cgroup and its parents, in CPUs; None is none."""
-    quotas: list[float] = []
+def cpu_quotas(root: Root) -> list[tuple[float, str]]:
+    """The CPU quotas of this process's cgroup and its parents, in CPUs, each with its file."""
+    quotas = []
     for directory, version2 in cgroups(root, "cpu"):
         quota = _quota_v2(root, directory) if version2 else _quota_v1(root, directory)
         if quota is not None:
-            quotas.append(quota)
-    return min(quotas) if quotas else None
+            name = "cpu.max" if version2 else "cpu.cfs_quota_us"
+            quotas.append((quota, f"{directory}/{name}"))
+    return quotas
 
 
 def read_cpuset(root: Root) -> frozenset[int] | None:

@@ -10,7 +10,8 @@ import time
 
 from numabind._process import Process
 from numabind._report.status import row
-from numabind._report.text import table
+from numabind._report.text import cut, table, width
+from numabind._status import Report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 HEADINGS = ("PID", "NAME", "GPU", "NODE", "THREADS", "RESIDENT", "LOCAL", "VERDICT")
 _COLUMNS = (0, 1, 2, 3, 4, 6, 7, 8)  # of a row of `status`: the policy has no room in 80 columns
+_SHORT = 6  # what is left of a name at least
+_BLINK = 0.5  # seconds within which a new size of the terminal is seen
 
 
 def _share(process: Process) -> float:
@@ -41,28 +44,25 @@ _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _REVERSED, _PLAIN = "\x1b[7m", "\x1b[0m"
 
 
-def top(
-    look: Callable[[], Sequence[Process] | None], delay: float, count: int | None, order: str
-) -> None:
+def top(look: Callable[[], Report | None], delay: float, count: int | None, order: str) -> None:
     """Show what `look` finds every `delay` seconds, `count` times or until q, ^C or SIGTERM, or
     until it finds None.
 
     On a terminal the screen is redrawn and the keys of ORDERS sort; elsewhere lines are appended.
     """
-    if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
+    terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    if terminal and os.environ.get("TERM") != "dumb":
         _Screen(look, delay, count, order).run()
     else:
         _append(look, delay, count, order)
 
 
-def _append(
-    look: Callable[[], Sequence[Process] | None], delay: float, count: int | None, order: str
-) -> None:
+def _append(look: Callable[[], Report | None], delay: float, count: int | None, order: str) -> None:
     while True:
-        processes = look()
-        if processes is None:
+        report = look()
+        if report is None:
             return
-        lines = lines_of(processes, order)
+        lines = [*lines_of(report.processes, order), *_notes(report)]
         moment = time.strftime("%H:%M:%S")
         for line in lines:
             print(f"{moment}  {line}")
@@ -73,44 +73,56 @@ def _append(
         time.sleep(delay)
 
 
-def lines_of(processes: Sequence[Process], order: str) -> list[str]:
-    """The table, heading first. Pure."""
-    rows = [HEADINGS]
+def _notes(report: Report) -> list[str]:
+    return [f"note: {said.text}" for said in report.problems]
+
+
+def lines_of(processes: Sequence[Process], order: str, columns: int | None = None) -> list[str]:
+    """The table, heading first; in few columns with shorter names, and one GPU of many. Pure."""
+    rows: list[tuple[str, ...]] = [HEADINGS]
     for process in sorted(processes, key=ORDERS[order]):
         cells = row(process)
         # 0000: is the only PCI domain of most machines.
         gpu = cells[2].replace("0000:", "")
-        rows.append(tuple(gpu if i == 2 else cells[i] for i in _COLUMNS))  # type: ignore[arg-type]
-    return table(rows).splitlines()
+        if columns is not None and len(process.devices) > 1:
+            gpu = f"{gpu.partition(',')[0]} +{len(process.devices) - 1}"
+        rows.append(tuple(gpu if i == 2 else cells[i] for i in _COLUMNS))
+    lines = table(rows).splitlines()
+    over = 0 if columns is None else max(map(width, lines)) - columns
+    if over > 0:
+        room = max(_SHORT, max(width(cells[1]) for cells in rows) - over)
+        lines = table([(cells[0], cut(cells[1], room), *cells[2:]) for cells in rows]).splitlines()
+    return lines
 
 
-def frame(processes: Sequence[Process], order: str, size: tuple[int, int], moment: str) -> str:
+def frame(report: Report, order: str, size: tuple[int, int], moment: str) -> str:
     """One screen of `size` columns and lines. Pure."""
-    columns, height = size
-    heading, *lines = lines_of(processes, order)
+    columns, height = size[0] - 1, size[1]
+    processes = report.processes
+    heading, *lines = lines_of(processes, order, columns)
     away = sum(process.verdict == "elsewhere" for process in processes)
     unknown = sum(process.verdict == "unknown" for process in processes)
     summary = f"numabind top  {moment}  {len(processes)} processes, {away} elsewhere"
     summary += f", {unknown} unknown" if unknown else ""
-    room = height - 4
+    room = max(1, height - 4)
     if len(lines) > room:
         lines = [*lines[: room - 1], f"... and {len(lines) - room + 1} more"]
     if not lines:
         lines = ["No process holds a GPU. Name some: numabind top PID ..."]
     keys = "  ".join(f"{key}:{name}" for key, name in _KEYS.items())
     last = f"q:quit  sort by {keys}   (now {order})"
-    body = [summary, "", heading, *lines]
+    body = [summary, (_notes(report) or [""])[0], heading, *lines]
     body += [""] * (height - 1 - len(body))
-    screen = [line[: columns - 1] for line in body]
-    marked = f"{_REVERSED}{screen[2]:{columns - 1}}{_PLAIN}"
-    drawn = [*screen[:2], marked, *screen[3:], last[: columns - 1]]
+    screen = [cut(line, columns) for line in body]
+    screen[2] = f"{_REVERSED}{screen[2]:{columns}}{_PLAIN}"
+    drawn = [*screen[: height - 1], cut(last, columns)]
     return _HOME + f"{_CLEAR_LINE}\r\n".join(drawn) + _CLEAR_LINE + _CLEAR_BELOW
 
 
 class _Screen:
     def __init__(
         self,
-        look: Callable[[], Sequence[Process] | None],
+        look: Callable[[], Report | None],
         delay: float,
         count: int | None,
         order: str,
@@ -164,18 +176,18 @@ class _Screen:
 
     def loop(self) -> None:
         while self.count is None or self.count > 0:
-            processes = self.look()
-            if processes is None:
+            report = self.look()
+            if report is None:
                 return
+            moment = time.strftime("%H:%M:%S")
             due = time.monotonic() + self.delay
             while True:
                 size = shutil.get_terminal_size()
-                self.write(
-                    frame(processes, self.order, (size[0], size[1]), time.strftime("%H:%M:%S"))
-                )
+                self.write(frame(report, self.order, (size[0], size[1]), moment))
                 left = due - time.monotonic()
-                ready = select.select([self.stdin], [], [], max(0.0, left))[0]
-                if not ready:
+                if not select.select([self.stdin], [], [], min(max(0.0, left), _BLINK))[0]:
+                    if left > _BLINK:
+                        continue
                     break
                 keys = os.read(self.stdin, 64).decode("ascii", "replace")
                 if not keys or "q" in keys:

@@ -6,6 +6,8 @@ import os
 
 from numabind import _proc
 from numabind._errors import UsageError
+from numabind._finding import Finding
+from numabind._problems import problem
 from numabind._status import Report, status
 from numabind._terminal import print_utf8, tell
 
@@ -37,12 +39,10 @@ def status_verb(parsed: StatusArguments) -> int:
         from numabind._report.colour import show
         from numabind._report.status import status_text
 
-        show(status_text(report.processes))
-        doubt = (
-            " or can't be seen from this PID namespace"
-            if not parsed.pids and parsed.tree is None
-            else ""
-        )
+        named = bool(parsed.pids) or parsed.tree is not None
+        if report.processes or not named:
+            show(status_text(report.processes))
+        doubt = "" if named else " or can't be seen from this PID namespace"
         for pid in report.ended:
             print(f"{pid} ended meanwhile{doubt}")
         for said in report.problems:
@@ -112,18 +112,19 @@ def report_verb(parsed: argparse.Namespace, machine: Machine, made: Plan) -> int
     live = parsed.snapshot is None and parsed.root is None
     if not live and (parsed.pids or parsed.tree is not None):
         raise UsageError("processes are of this machine: leave out --root and --snapshot")
-    processes = _look(parsed).processes if live else ()
+    seen = _look(parsed) if live else Report(())
     findings = doctor(os.environ) if live else doctor({}, parsed.root) if parsed.root else ()
     # Problems that the plan shows already.
     known = {said.cause for said in machine.problems}
     findings = tuple(finding for finding in findings if finding.cause not in known)
+    findings += _unseen(seen, bool(parsed.pids) or parsed.tree is not None)
     moment = time.strftime("%Y-%m-%d %H:%M %Z")
     measured = None
     if parsed.bench is not None:
         from numabind._bench.results import load
 
         measured = load(parsed.bench)
-    text = page(machine, made, processes, findings, moment, measured=measured)
+    text = page(machine, made, seen.processes, findings, moment, measured=measured)
     if parsed.output is None:
         print_utf8(text)
         return 0
@@ -134,6 +135,16 @@ def report_verb(parsed: argparse.Namespace, machine: Machine, made: Plan) -> int
     return 0
 
 
+def _unseen(report: Report, named: bool) -> tuple[Finding, ...]:
+    """What keeps the page from showing all processes, as notes."""
+    said = report.problems
+    if report.ended and not named:
+        gone = ", ".join(map(str, report.ended))
+        cause = f"processes {gone} held a GPU; they ended, or are of another PID namespace"
+        said = (*said, problem("processes-unseen", cause))
+    return tuple(Finding(each.name, "note", each.cause, "/proc", each.remedy) for each in said)
+
+
 def top_verb(parsed: argparse.Namespace) -> int:
     """Show the status until somebody has seen enough."""
     from numabind._top import top
@@ -142,17 +153,17 @@ def top_verb(parsed: argparse.Namespace) -> int:
         raise UsageError(f"--count must be 1 or more, not {parsed.count}")
     _look(parsed)  # says what is wrong before the screen is taken
 
-    def look() -> Sequence[Process] | None:
+    def look() -> Report | None:
         """What is left of the named processes; None if nothing is."""
-        parsed.pids = [pid for pid in parsed.pids if _proc.name(pid) is not None]
-        if parsed.tree is not None and _proc.name(parsed.tree) is None:
+        parsed.pids = [pid for pid in parsed.pids if _proc.witness(pid) is not None]
+        if parsed.tree is not None and _proc.witness(parsed.tree) is None:
             parsed.tree = None
         if named and not parsed.pids and parsed.tree is None:
             return None
         try:
-            return _look(parsed).processes
+            return _look(parsed)
         except UsageError:
-            return ()  # one ended just now
+            return Report(())  # one ended just now
 
     named = bool(parsed.pids) or parsed.tree is not None
     top(look, parsed.delay, parsed.count, parsed.sort)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from numabind._cpulist import format_list, parse_list
+from numabind._cpulist import format_list
 from numabind._doctor.scene import Check, Scene
 from numabind._finding import Finding
 from numabind._handle import Handle
@@ -127,11 +127,15 @@ class InterruptsElsewhere(Check):
     name = "interrupts-elsewhere"
     about = (
         "The interrupts of a GPU or NIC are served by CPUs of another node than its own: each "
-        "completion crosses the socket. Source: Documentation/core-api/irq/irq-affinity.rst."
+        "completion crosses the socket. Some of many, one for each CPU of the machine, is what "
+        "drivers do by design. Source: Documentation/core-api/irq/irq-affinity.rst."
     )
 
     def look(self, scene: Scene) -> Iterable[Finding]:
-        """A warning for each GPU and NIC, with one of its interrupts as evidence."""
+        """A warning for each GPU and NIC, with one of its interrupts as evidence.
+
+        A note where most of its interrupts are near.
+        """
         if not scene.several_nodes:
             return
         nodes = {node.id: node.cpus for node in scene.machine.nodes}
@@ -143,32 +147,33 @@ class InterruptsElsewhere(Check):
             near = nodes.get(-1 if number is None else number)
             if not near:
                 continue
-            away = [
-                (irq, cpus)
+            served = [
+                (irq, *found)
                 for irq in scene.names(f"{PCI}/{pci}/msi_irqs")
-                if (cpus := self.served_by(scene, irq)) and not cpus & near
+                if (found := self.served_by(scene, irq))
             ]
+            away = [each for each in served if not each[2] & near]
             if away:
-                irq, cpus = away[0]
+                irq, file, cpus = away[0]
                 yield self.finding(
-                    "warning",
-                    f"{len(away)} interrupts of {pci}, on node {number}, are served elsewhere",
-                    f"/proc/irq/{irq}/effective_affinity_list = {format_list(cpus)}",
+                    "warning" if len(away) * 2 > len(served) else "note",
+                    f"{len(away)} of {len(served)} interrupts of {pci}, on node {number}, are "
+                    "served elsewhere",
+                    f"/{file} = {format_list(cpus)}",
                     f"echo {format_list(near)} > /proc/irq/{irq}/smp_affinity_list, for each "
-                    "(irqbalance --banirq keeps them there)",
+                    "(irqbalance --banirq keeps them there; what the driver manages refuses it: "
+                    "give it fewer queues, ethtool -L)",
                 )
 
-    def served_by(self, scene: Scene, irq: str) -> frozenset[int]:
-        """The CPUs that serve an interrupt that was requested; else none."""
+    def served_by(self, scene: Scene, irq: str) -> tuple[str, frozenset[int]] | None:
+        """The CPUs that serve an interrupt that was requested, and the file that says so."""
         # An interrupt that nobody requested has no directory of its handler's name.
         for name in ("effective_affinity_list", "smp_affinity_list"):
-            text = scene.text(f"proc/irq/{irq}/{name}")
-            if text:
-                try:
-                    return parse_list(text)
-                except ValueError:
-                    return frozenset()
-        return frozenset()
+            file = f"proc/irq/{irq}/{name}"
+            if scene.text(file):
+                cpus = scene.cpus(file)
+                return (file, cpus) if cpus else None
+        return None
 
 
 class IrqBalance(Check):

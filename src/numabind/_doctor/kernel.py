@@ -21,7 +21,8 @@ class NumaBalancing(Check):
         "kernel.numa_balancing unmaps pages now and then to see who touches them, and moves them "
         "there. Threads that are bound gain nothing; offload buffers that are not pinned pay page"
         " faults, and follow whichever thread copied last. A memory policy of its own (numabind's "
-        "prefer and bind) exempts a thread. Source: Documentation/admin-guide/sysctl/kernel.rst; "
+        "prefer and bind) exempts a thread. The value 2 alone is memory tiering, which moves pages "
+        "between fast and slow memory only. Source: Documentation/admin-guide/sysctl/kernel.rst; "
         "vma_policy_mof in mm/mempolicy.c."
     )
 
@@ -29,7 +30,7 @@ class NumaBalancing(Check):
         """A warning where it is on and there are GPUs, a note where there are none."""
         path = "proc/sys/kernel/numa_balancing"
         value = scene.number(path)
-        if value and scene.several_nodes:
+        if value and value & 1 and scene.several_nodes:
             # A policy of its own (prefer, bind) exempts a process: vma_policy_mof in mempolicy.c.
             moved = [each for each in scene.large_processes() if each.policy == "default"]
             yield self.finding(
@@ -71,14 +72,19 @@ class TransparentHugePages(Check):
     about = (
         "Without transparent huge pages, host buffers of many GiB are made of 4 KiB pages: "
         "touching and registering them takes long, and CPU optimizers miss the TLB. `madvise` is "
-        "enough for allocators that ask. Source: Documentation/admin-guide/mm/transhuge.rst."
+        "enough for allocators that ask, and so is one size of them (hugepages-2048kB). Source: "
+        "Documentation/admin-guide/mm/transhuge.rst."
     )
 
     def look(self, scene: Scene) -> Iterable[Finding]:
         """A note where they are off on a machine with GPUs."""
-        path = "sys/kernel/mm/transparent_hugepage/enabled"
+        base = "sys/kernel/mm/transparent_hugepage"
+        path = f"{base}/enabled"
         text = scene.text(path) or ""
-        if "[never]" in text and scene.gpus:
+        # Since Linux 6.8 each size has a setting of its own, which is "inherit" or goes before.
+        sizes = (scene.text(f"{base}/{name}/enabled") or "" for name in scene.names(base))
+        one = any("[always]" in size or "[madvise]" in size for size in sizes)
+        if "[never]" in text and not one and scene.gpus:
             yield self.finding(
                 "note",
                 "large host buffers are made of 4 KiB pages",

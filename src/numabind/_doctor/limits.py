@@ -56,7 +56,8 @@ class MemoryNotAllowed(Check):
                     "serious",
                     f"memory of node {node.id}, where a GPU is, may not be used",
                     f"/proc/self/status: Mems_allowed_list = {format_list(allowed)}",
-                    "widen cpuset.mems of this cgroup (docker --cpuset-mems, ConstrainRAMSpace)",
+                    "widen cpuset.mems of this cgroup (docker --cpuset-mems, systemd's "
+                    "AllowedMemoryNodes)",
                 )
 
 
@@ -91,21 +92,22 @@ class CpuTime(Check):
 
     name = "cpu-time-limited"
     about = (
-        "The cgroup's quota (cpu.max) is less than the cores of one GPU's node: more threads than"
+        "The cgroup's quota (cpu.max) is less than the CPUs of one GPU's node: more threads than"
         " that are stopped many times a second, all at once. Source: "
         "Documentation/admin-guide/cgroup-v2.rst."
     )
 
     def look(self, scene: Scene) -> Iterable[Finding]:
         """A note."""
-        quota = scene.machine.allowed.cpu_quota
+        quotas = scene.cpu_quotas()
+        quota, file = min(quotas) if quotas else (None, "")
         sizes = [len(n.cpus) for n in scene.machine.nodes if n.id in scene.nodes_of_gpus and n.cpus]
         if quota is not None and sizes and quota < min(sizes):
             yield self.finding(
                 "note",
                 f"this cgroup may use {quota:g} CPUs' worth of time, less than the "
                 f"{min(sizes)} CPUs of a GPU's node",
-                f"cpu.max = {quota:g} CPUs",
+                f"/{file} = {scene.text(file)}",
                 "raise the quota (docker --cpus, Kubernetes limits), or start fewer threads",
             )
 
@@ -220,6 +222,26 @@ class MemoryPolicyDenied(Check):
             return  # a kernel without NUMA: there is no policy to set
 
 
+class NoProc(Check):
+    """A container without /proc."""
+
+    name = "no-proc"
+    about = (
+        "/proc is not mounted, so the kernel's settings, what this process may use and other "
+        "processes can't be looked at: that the doctor finds nothing there says little."
+    )
+
+    def look(self, scene: Scene) -> Iterable[Finding]:
+        """A warning, on the live machine."""
+        if scene.root.live and not scene.root.exists("proc/self/status"):
+            yield self.finding(
+                "warning",
+                "most of what the doctor looks at can't be seen",
+                "/proc/self/status: not there",
+                "mount -t proc proc /proc",
+            )
+
+
 class NoTopology(Check):
     """A container without /sys."""
 
@@ -245,6 +267,7 @@ class NoTopology(Check):
 
 CHECKS: tuple[Check, ...] = (
     NoTopology(),
+    NoProc(),
     CpusNotAllowed(),
     MemoryNotAllowed(),
     InheritedMask(),

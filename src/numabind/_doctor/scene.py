@@ -8,7 +8,7 @@ from numabind._finding import Finding
 from numabind._machine import Device, Machine
 from numabind._process import printable
 from numabind._record import record
-from numabind._sysfs import LONGEST, Root, cgroups, parse_status
+from numabind._sysfs import LONGEST, Root, cgroups, cpu_quotas, parse_status
 from numabind._visible import visible
 
 TYPE_CHECKING = False
@@ -77,6 +77,13 @@ class Scene:
         """As `_sysfs.cgroups`; [] if it may not be read."""
         try:
             return cgroups(self.root, controller, process)
+        except MachineError:
+            return []
+
+    def cpu_quotas(self) -> list[tuple[float, str]]:
+        """As `_sysfs.cpu_quotas`; [] if they may not be read."""
+        try:
+            return cpu_quotas(self.root)
         except MachineError:
             return []
 

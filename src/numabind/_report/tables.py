@@ -163,9 +163,11 @@ def _process(process: Process, nodes: list[int], crew: Crew) -> Html:
         tag("bdi", process.name, class_="name"),
         tag("span", f"pid {process.pid}", class_="soft"),
     )
-    near = f"{process.threads - len(process.strays)} of {process.threads}"
+    known = process.threads - len(process.strays) if process.near is not None else "unknown"
+    near = f"{known} of {process.threads}"
+    said = _VERDICTS[verdict] if process.devices or verdict != "near" else "near its CPUs"
     cells = [
-        tag("td", tag("span", _VERDICTS[verdict], class_=f"badge {verdict}")),
+        tag("td", tag("span", said, class_=f"badge {verdict}")),
         tag("td", tag("code", process.policy or "unknown")),
         tag("td", near),
         tag("td", _share(pages)),
@@ -204,7 +206,8 @@ def _more(process: Process) -> Html:
     how = f" (from {process.source})" if process.source else ""
     parts: list[object] = [tag("p", "GPU ", tag("code", devices), how)]
     if process.near is not None:
-        parts.append(tag("p", "CPUs near it ", tag("code", format_list(process.near) or "none")))
+        which = "CPUs near it " if process.devices else "CPUs that it is bound to "
+        parts.append(tag("p", which, tag("code", format_list(process.near) or "none")))
     parts += [_kinds(process.pages), _strays(process.strays)]
     parts += [_issue("problem", said) for said in process.problems]
     return details("More", *parts, hidden=f"about {process.name}, pid {process.pid}")

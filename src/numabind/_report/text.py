@@ -183,9 +183,30 @@ def problems_text(plan: Plan) -> str:
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
     """Rows of equal length as columns, the first row being the heading."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    widths = [max(width(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        cells = (cell + " " * (wide - width(cell)) for cell, wide in zip(row, widths, strict=True))
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal a text takes: two for an ideograph, none for an accent."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import category, east_asian_width
+
+    return sum(
+        0 if category(letter) in ("Mn", "Me") else 2 if east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
+
+
+def cut(text: str, columns: int) -> str:
+    """As much of a text as fits in this many columns."""
+    if text.isascii():
+        return text[: max(0, columns)]
+    while text and width(text) > columns:
+        text = text[:-1]
+    return text
