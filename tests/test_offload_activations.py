@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import numabind.torch as offload
-from numabind.torch._activations import extent_of
+from numabind.torch._tensors import extent_of
 
 
 def block() -> nn.Module:

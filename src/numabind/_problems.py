@@ -44,10 +44,7 @@ NOTES = frozenset(
         *("cpus-lent", "cpus-reduced", "device-order-assumed", "inherited"),
         *("locality-contradiction", "memory-lent", "not-pinned", "nvml-unavailable", "one-node"),
         *("one-openmp-thread", "overlapping-nodes", "processes-unseen", "threads-kept"),
-        *(
-            "threads-late",
-            "turned-off",
-        ),
+        *("threads-late", "turned-off"),
     )
 )
 

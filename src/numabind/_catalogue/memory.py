@@ -83,6 +83,14 @@ MEMORY: dict[str, tuple[str, str]] = {
         "node had no more. Read back page by page after touching it.",
         "Free memory on the node (numabind status, numabind doctor), or offload less to it.",
     ),
+    "tensors-left": (
+        "rehome left host tensors where they are. Something else has their memory too (a "
+        "state_dict or a graph that is still alive, a NumPy array, the flat buffers of FSDP1 or "
+        "DeepSpeed) and would not see what is written to a copy; or another process has it; or "
+        "they are sparse, nested, quantized or made of other tensors.",
+        "Call rehome before that is made, or after it is gone; memory that is shared on purpose is "
+        "best allocated by a worker that numabind bound first.",
+    ),
     "threads-elsewhere": (
         "Some threads of a process may run on CPUs that are not near its GPU: they were started "
         "before it was bound, or something else set their affinity.",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numabind.torch._pool import Pool, empty_pinned
     from numabind.torch._rehome import Rehomed, rehome
     from numabind.torch._setup import Offload, setup_cpu_offload
+    from numabind.torch._tensors import pages
     from numabind.torch._threads import optimizer_threads, thread_budget
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "empty_pinned",
     "offload_activations",
     "optimizer_threads",
+    "pages",
     "rehome",
     "setup_cpu_offload",
     "thread_budget",
@@ -39,6 +41,7 @@ _WHERE = {
     "_pool": ("Pool", "empty_pinned"),
     "_rehome": ("Rehomed", "rehome"),
     "_setup": ("Offload", "setup_cpu_offload"),
+    "_tensors": ("pages",),
     "_threads": ("optimizer_threads", "thread_budget"),
 }
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from numabind._errors import UsageError
 from numabind._problems import problem
 from numabind.torch._pool import Pool
+from numabind.torch._tensors import extent_of
 
 if TYPE_CHECKING:
     from collections import deque
@@ -89,17 +90,6 @@ def check_min_bytes(min_bytes: int) -> None:
     """UsageError for what is no size."""
     if not (type(min_bytes) is int and min_bytes >= 0):
         raise UsageError(f"min_bytes must be 0 or more, not {min_bytes!r:.40}")
-
-
-def extent_of(tensor: torch.Tensor) -> int:
-    """Elements from a strided tensor's first to its last in memory; 0 for other layouts."""
-    import torch
-
-    if tensor.is_nested or tensor.layout != torch.strided or tensor.numel() == 0:
-        return 0
-    return 1 + sum(
-        (size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True)
-    )
 
 
 def offloadable(tensor: torch.Tensor, extent: int) -> bool:
