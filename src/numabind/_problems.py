@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from numabind._record import record
 
+# Not in the catalogue, for without a descriptor that can't be imported.
+OUT_OF_DESCRIPTORS = (
+    "Bind before files are opened (numabind run, or bind() first thing in the program), or raise "
+    "the limit (ulimit -n)."
+)
+
 
 @record
 class Problem:
@@ -31,10 +37,12 @@ class Problem:
 
 
 def problem(name: str, cause: str, remedy: str | None = None) -> Problem:
-    """A Problem of the catalogue; its remedy unless a sharper one is given. KeyError if unknown."""
-    from numabind._catalogue import CATALOGUE
+    """A Problem of the catalogue; its remedy unless a sharper one is given."""
+    if remedy is None:
+        from numabind._catalogue import CATALOGUE
 
-    return Problem(name, cause.rstrip("."), CATALOGUE[name][1] if remedy is None else remedy)
+        remedy = CATALOGUE[name][1]
+    return Problem(name, cause.rstrip("."), remedy)
 
 
 # Found, worth saying, but the worker is where it should be: these don't fail `--strict`, and a

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numabind._problems import OUT_OF_DESCRIPTORS
+
 # name: (what it means, remedy)
 PLACING: dict[str, tuple[str, str]] = {
     "affinity-denied": (
@@ -188,8 +190,7 @@ PLACING: dict[str, tuple[str, str]] = {
     "out-of-descriptors": (
         "The process or the machine had no file descriptor left, so the files that describe the "
         "machine could not be opened. Nothing is bound.",
-        "Bind before files are opened (numabind run, or bind() first thing in the program), or "
-        "raise the limit (ulimit -n).",
+        OUT_OF_DESCRIPTORS,
     ),
     "overlapping-nodes": (
         "Some of a node's CPUs are also in an earlier node, which no working kernel shows; the "
