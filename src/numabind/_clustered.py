@@ -6,9 +6,10 @@ import json
 import os
 import re
 import socket
+import sys
 import tempfile
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 
 from numabind._errors import NumabindError, UsageError
 from numabind._files import write_text
@@ -85,16 +86,23 @@ def _ask_ray(address: str, timeout: float) -> tuple[dict[str, dict[str, Any]], d
     except ImportError as error:
         raise UsageError(f"fleet survey --ray needs Ray: {error}") from error
     _check_address(address, timeout)
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, ValueError, OSError, RuntimeError) as error:
-        cause = str(error).strip().partition("\n")[0]
-        raise NumabindError(f"--ray {address}: {cause}") from error
-    try:
-        machines, silent = answers(timeout)
-        hosts = {node["NodeID"]: str(node["NodeManagerHostname"]) for node in ray.nodes()}
-    finally:
-        ray.shutdown()
+    # Ray prints what happens in the cluster to stdout, where the answer goes.
+    with redirect_stdout(sys.stderr):
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, OSError, RuntimeError) as error:
+            cause = str(error).strip().partition("\n")[0]
+            raise NumabindError(f"--ray {address}: {cause}") from error
+        try:
+            machines, silent = answers(timeout)
+            # Ray remembers nodes that have died; their hosts may have joined again.
+            hosts = {
+                node["NodeID"]: str(node["NodeManagerHostname"])
+                for node in ray.nodes()
+                if node["NodeID"] in machines or node["NodeID"] in silent
+            }
+        finally:
+            ray.shutdown()
     times = Counter(hosts.values())
     names = {
         node: host if times[host] == 1 else f"{host}-{node[:12]}" for node, host in hosts.items()

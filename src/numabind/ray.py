@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from numabind._assigned import runs_in_worker
 from numabind._bind import bind, read_mark
 from numabind._discover import Questions, discover_here
-from numabind._errors import UsageError
+from numabind._errors import MachineError, UsageError
 from numabind._machine import Machine
 from numabind._options import make_options
 from numabind._problems import problem
@@ -135,6 +135,8 @@ def answers(timeout: float = 60.0) -> tuple[dict[str, Machine], dict[str, str]]:
             found[asked[answer]] = Machine.from_dict(ray.get(answer), f"Ray node {asked[answer]}")
         except ray.exceptions.RayError as error:
             silent[asked[answer]] = str(error).strip().rpartition("\n")[2]
+        except MachineError as error:  # a later numabind there
+            silent[asked[answer]] = error.cause
     for answer in late:
         ray.cancel(answer, force=True)
         silent[asked[answer]] = f"no answer in {timeout:g} s"

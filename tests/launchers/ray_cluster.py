@@ -29,7 +29,7 @@ class Kept(logging.Handler):
 if __name__ == "__main__":
     small = {"object_store_memory": 100 << 20}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 4, **small})
-    cluster.add_node(num_cpus=0, num_gpus=1, **small)
+    other = cluster.add_node(num_cpus=0, num_gpus=1, **small)
     broken = cluster.add_node(
         num_cpus=1, **small, env_vars={"NUMABIND_SNAPSHOT": "/nowhere/machine.json"}
     )
@@ -40,10 +40,11 @@ if __name__ == "__main__":
     found = numabind.ray.survey()
     alive = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
     ray.shutdown()
-    command = ("fleet", "survey", "--ray", cluster.address, "--json")
-    done = subprocess.run(
-        [sys.executable, "-m", "numabind", *command], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "numabind", "fleet", "survey", "--ray", cluster.address]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    for node in (other, broken):
+        cluster.remove_node(node)
+    alone = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
     json.dump(
         {
             "alive": alive,
@@ -51,6 +52,7 @@ if __name__ == "__main__":
             "machines": {name: machine.as_dict() for name, machine in found.items()},
             "said": kept.lines,
             "command": [done.returncode, done.stdout, done.stderr],
+            "alone": json.loads(alone.stdout),
         },
         sys.stdout,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -232,3 +233,8 @@ def test_a_survey_of_a_cluster(environ: dict[str, str]) -> None:
     assert [each["node"].rpartition("-")[2] for each in report["silent"]] == [found["broken"][:12]]
     assert "/nowhere/machine.json" in report["silent"][0]["cause"]
     assert complaints.startswith("numabind: WARNING node ")
+    # Once the others are gone nobody shares the host's name.
+    (kind,) = found["alone"]["kinds"]
+    (member,) = kind["reference"]["members"]
+    assert member["file"] == f"{socket.gethostname()}.json"
+    assert found["alone"]["silent"] == []

@@ -215,8 +215,22 @@ def test_a_survey_that_gets_no_node_in_time_says_so_and_takes_its_job_back(job: 
         check=False,
     )
     assert done.returncode == 2
-    assert "numabind: srun: no node answered in 1 s" in done.stderr
+    assert "numabind: srun: no answer in 1 s: srun" in done.stderr
     assert job.site.run("squeue", "--noheader") == ""
+
+
+def test_a_survey_whose_srun_fails_says_so_at_once(job: Job) -> None:
+    done = subprocess.run(
+        [*SURVEY, "--", "-w", "nobody"],
+        env={**job.site.environ, **job.variables},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Invalid node name" in done.stderr
+    assert "numabind: srun: no answer, and srun ended with exit code 1: srun" in done.stderr
 
 
 def test_off_for_one_job(job: Job) -> None:

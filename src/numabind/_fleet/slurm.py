@@ -34,13 +34,17 @@ def ask(
         *("--input=none", "--kill-on-bad-exit=0", *options),
         *(sys.executable, "-m", "numabind._fleet.answer"),
     ]
-    answers = unpacked(_output(command, timeout, environ).splitlines())
+    output, code = _output(command, timeout, environ)
+    answers = unpacked(output.splitlines())
+    late = f"no answer in {timeout:g} s"
     if not answers:
-        raise NumabindError(f"srun: no node answered in {timeout:g} s: {' '.join(command)}")
+        why = late if code is None else f"no answer, and srun ended with exit code {code}"
+        raise NumabindError(f"srun: {why}: {' '.join(command)}")
+    gone = late if code is None else "its task ended without an answer"
     lists = {str(answer.get("nodes", "")) for answer in answers.values()} - {""}
     expected = [name for text in sorted(lists) for name in _expanded(text, environ)]
     machines = {node: answer["machine"] for node, answer in answers.items() if "machine" in answer}
-    silent = {node: f"no answer in {timeout:g} s" for node in expected if node not in answers}
+    silent = dict.fromkeys((node for node in expected if node not in answers), gone)
     silent |= {
         node: str(answer.get("cause", "an answer without a machine"))
         for node, answer in answers.items()
@@ -96,8 +100,10 @@ def _run(command: list[str], environ: Mapping[str, str]) -> str:
     return done.stdout
 
 
-def _output(command: list[str], timeout: float, environ: Mapping[str, str]) -> str:
-    """What the command prints until it ends or the time is up."""
+def _output(
+    command: list[str], timeout: float, environ: Mapping[str, str]
+) -> tuple[str, int | None]:
+    """What the command prints until it ends or the time is up; its exit code, None if it was."""
     try:
         process = subprocess.Popen(  # noqa: S603
             command,
@@ -110,14 +116,14 @@ def _output(command: list[str], timeout: float, environ: Mapping[str, str]) -> s
     except OSError as error:
         raise UsageError(f"fleet survey --srun: srun: {error.strerror}") from error
     try:
-        return process.communicate(timeout=timeout)[0]
+        return process.communicate(timeout=timeout)[0], process.returncode
     except subprocess.TimeoutExpired:
         process.terminate()  # srun cancels the step, or the job that it made
     except BaseException:
         process.terminate()
         raise
     try:
-        return process.communicate(timeout=_GRACE)[0]
+        return process.communicate(timeout=_GRACE)[0], None
     except subprocess.TimeoutExpired:
         process.kill()
-        return process.communicate()[0]
+        return process.communicate()[0], None
