@@ -10,7 +10,7 @@ from numabind._cpulist import format_list
 from numabind._handle import Handle, Visible
 from numabind._machine import Cpu, Device, Machine
 from numabind._options import Options, make_options
-from numabind._place import Place, Surroundings, join
+from numabind._place import Place, Surroundings, join, nearest_text
 from numabind._placement import Placement, Plan
 from numabind._problems import Problem, problem
 from numabind._record import replace
@@ -316,11 +316,14 @@ class _Planner:
             if node is not None and node.memory_bytes != 0 and node.kind != "gpu":
                 found.add(number)
                 continue
-            lender = self.around.nearest(number, lambda n: n.memory_bytes != 0 and n.kind == "cpu")
-            if lender is not None:
-                found.add(lender.id)
+            lent = self.around.nearest(number, lambda n: n.memory_bytes != 0 and n.kind == "cpu")
+            # Of several as near, those that the device is near anyway.
+            lent = tuple(lender for lender in lent if lender.id in place.nodes) or lent
+            if lent:
+                found.update(lender.id for lender in lent)
                 own = "is the GPU's own" if node and node.kind == "gpu" else "has no memory"
-                cause = f"node {number} {own}; node {lender.id} is the nearest CPU node with memory"
+                near = nearest_text(tuple(lender.id for lender in lent))
+                cause = f"node {number} {own}; of CPU nodes with memory {near}"
                 problems.append(problem("memory-lent", cause))
         allowed = frozenset(found) & self.machine.allowed.nodes
         if not allowed:
