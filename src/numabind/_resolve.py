@@ -12,7 +12,7 @@ from numabind._handle import Handle, Visible, find_uuid, is_number
 from numabind._machine import Machine
 from numabind._problems import Problem, problem
 from numabind._record import record
-from numabind._visible import TORCH, kinds_of, worker_devices
+from numabind._visible import TORCH, every_handle, kinds_of
 
 # More than any machine starts; a larger number is a slip, and would take hours to plan.
 MOST_WORKERS = 1 << 16
@@ -100,8 +100,9 @@ def seat_of_rank(
     """The seat of the worker with this local rank among `local_size` (None if unknown)."""
     handles = seen.handles
     if not handles:
-        if seen.source is not None and worker_devices(machine):
-            cause = f"{seen.source} hides all {len(worker_devices(machine))} devices"
+        every = every_handle(machine, displays=True)
+        if seen.source is not None and every:
+            cause = f"{seen.source} hides all {len(every)} devices"
             cause += f": {seen.remark}" if seen.remark else ""
         else:
             cause = "no function of a GPU or accelerator is on the PCI bus"
