@@ -16,6 +16,7 @@ from numabind._problems import Problem, problem
 from numabind._record import replace
 from numabind._resolve import Seat, seats_of_all
 from numabind._visible import every_handle, without_displays, worker_devices
+from numabind._visible import visible as show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def plan(
     chosen = make_options(options)
     seen = visible
     if seen is None:
-        seen = Visible(every_handle(machine))
+        # It is about devices, so an order that is not known takes none away; but it is said.
+        order = show(machine, {}).problems
+        seen = Visible(every_handle(machine), problems=order)
     seats = seats_of_all(machine, seen, workers, chosen.share, chosen.near)
     return plan_seats(machine, seats, chosen)
 
