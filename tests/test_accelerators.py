@@ -270,6 +270,8 @@ HABANA = {
         {"HABANA_VISIBLE_DEVICES": "0,1,2,3", "HABANA_VISIBLE_MODULES": "4,0,5"},
         ["1a"],
     ),
+    "its own module": ({"HLS_MODULE_ID": "4", "HABANA_VISIBLE_MODULES": "0,1,4"}, ["1a"]),
+    "no module of that number": ({"HLS_MODULE_ID": "9"}, []),
     "all": (
         {"HABANA_VISIBLE_DEVICES": "all", "HABANA_VISIBLE_MODULES": "all"},
         ["b3", "9b", "9a", "b4", "1a", "19", "34", "33"],

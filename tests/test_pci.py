@@ -16,7 +16,8 @@ from numabind._discover import find_override, read_overrides
 from numabind._machine import Device, Node
 from numabind._pci import Override, bus_order, parse_address, parse_map, place, read_nics
 from numabind._sysfs import Root
-from samples import gpu, machine
+from numabind._visible import worker_devices
+from samples import NO_RUNTIME, gpu, machine
 
 ADDRESSES = {
     "usual": ("0000:17:00.0", "0000:17:00.0"),
@@ -68,6 +69,18 @@ def test_display_adapters_are_found_and_are_no_workers() -> None:
         ("0000:69:00.0", "aspeed", False),
         ("0000:b3:00.0", "nvidia", True),
     ]
+
+
+def test_virtual_functions_for_guests_take_no_cores(tmp_path: Path) -> None:
+    whole = SHAPES["hgx_h100"].gpus[0]
+    made = tuple(replace(whole, pci=f"0000:1b:00.{n}", driver="vfio-pci") for n in range(4, 8))
+    root = build(replace(SHAPES["hgx_h100"], gpus=(*SHAPES["hgx_h100"].gpus, *made)), tmp_path)
+    before = discover(root, NO_RUNTIME)
+    for virtual in made:
+        (root / f"sys/bus/pci/devices/{virtual.pci}/physfn").symlink_to(f"../{whole.pci}")
+    after = discover(root, NO_RUNTIME)
+    # Without the link it is another machine's function that was lent to this one, a guest.
+    assert [len(worker_devices(where)) for where in (before, after)] == [12, 8]
 
 
 def test_a_device_in_a_wide_domain_is_found_and_placed() -> None:

@@ -184,9 +184,10 @@ LIMITS = {
         *("gpu_on_cpuless", {}, 1),
         *("8-15", 2, "2", "prefer", True, ["cpus-lent"]),
     ),
+    # Both sockets are as far from it, so neither is guessed.
     "GPU on a node without anything": (
         *("generic_initiator", {}, 1),
-        *("0-7", 2, "0", "prefer", True, ["cpus-lent", "memory-lent"]),
+        *("0-15", 2, "0-1", "prefer", True, ["cpus-lent", "memory-lent"]),
     ),
     "node whose CPUs are offline": (
         *("node_offline", {}, 1),

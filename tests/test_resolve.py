@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numabind import UsageError
+from numabind._address import Address
 from numabind._machine import Partition
 from numabind._resolve import check_named, find_gpu, seat_of_rank, seats_of_all
 from numabind._visible import visible
@@ -94,6 +95,33 @@ def test_an_ordinal_among_unlike_gpus_is_unknown() -> None:
 def test_a_name_without_a_form_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="GPU"):
         check_named(text, None)
+
+
+WORDS = {
+    "a number": (1, "'1'"),
+    "bytes": (b"GPU-123", "'GPU-123'"),
+    "as torch.device is": (Address(0, 0x17, 0, 0), "'0000:17:00.0'"),
+    "a truth": (True, "'cuda:1'"),
+    "a list": ([0], "'cuda:1'"),
+}
+
+
+@pytest.mark.parametrize(("value", "meant"), WORDS.values(), ids=WORDS)
+def test_what_is_no_text_is_told_as_a_text(value, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"is not a text such as {meant}"):
+        check_named(value, None)
+
+
+def test_a_uuid_as_torch_has_it() -> None:
+    bare = "5d0c7a10-0000-4000-8000-00000000000"
+    where = with_devices(
+        gpu(0, uuid=f"GPU-{bare}1"),
+        gpu(1, uuid=f"GPU-{bare}2", partitions=(Partition(f"MIG-{bare}3", 1, 0),)),
+    )
+    found = [find_gpu(where, visible(where, {}), f"{bare}{n}")[0] for n in (1, 2, 3, 4)]
+    assert [handle and handle.label for handle in found] == [
+        *("0000:10:00.0", "0000:11:00.0", f"MIG-{bare}3", None)
+    ]
 
 
 def test_a_negative_rank_is_a_usage_error() -> None:

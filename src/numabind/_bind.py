@@ -18,7 +18,15 @@ from numabind._options import Options, make_options, options_of
 from numabind._placement import Placement
 from numabind._problems import HARMLESS, NOTES, OUT_OF_DESCRIPTORS, Problem, problem
 from numabind._record import record, replace
-from numabind._resolve import Seat, check_named, find_gpu, seat_assigned, seat_near, seat_of_rank
+from numabind._resolve import (
+    Seat,
+    check_named,
+    find_gpu,
+    needs_runtime,
+    seat_assigned,
+    seat_near,
+    seat_of_rank,
+)
 from numabind._sysfs import is_linux
 from numabind._visible import kinds_of, visible, visible_if_given, worker_devices
 from numabind._worker import MARK, detect
@@ -186,7 +194,9 @@ def machine_of(request: Request) -> Machine:
     network = request.options.near is not None
     questions = Questions(caches=caches, network=network, runtime=False, settings=False)
     machine = discover_here(environ, questions)
-    if _needs_runtime(machine, request):
+    given = request.assigned.ids if request.assigned else ()
+    names = (request.gpu or "", environ.get("CUDA_VISIBLE_DEVICES", ""), *given)
+    if not environ.get("NUMABIND_SNAPSHOT") and needs_runtime(machine, names):
         machine = discover_here(environ, replace(questions, runtime=True))
     mark = read_mark(environ)
     if mark is None:
@@ -233,21 +243,6 @@ def seat_of(machine: Machine, request: Request) -> tuple[Seat, int | None]:
     else:
         seat = seat_of_rank(machine, seen, rank, local_size, request.options.share)
     return replace(seat, problems=said + seat.problems), local_size
-
-
-def _needs_runtime(machine: Machine, request: Request) -> bool:
-    """Whether only NVML can answer: MIG instances, UUIDs that /proc lacks, unknown nodes."""
-    gpus = [d for d in machine.devices if d.vendor == "nvidia" and d.computes]
-    if not gpus or request.environ.get("NUMABIND_SNAPSHOT"):
-        return False
-    given = ",".join(request.assigned.ids) if request.assigned else ""
-    shown = request.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = f"{request.gpu or ''},{given},{shown}".lower()
-    return (
-        "mig-" in names
-        or ("gpu-" in names and any(d.uuid is None for d in gpus))
-        or any(not d.near_nodes for d in gpus)
-    )
 
 
 def read_mark(environ: Mapping[str, str]) -> _Mark | None:

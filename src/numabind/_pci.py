@@ -96,7 +96,7 @@ def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
                 vendor_id=vendor,
                 device_id=device,
                 pci_class=root.parse(f"{base}/class", parse_id) or 0,
-                computes=odd or _computes(vendor, device, text, pci),
+                computes=(odd or _computes(vendor, device, text, pci)) and not _lent(root, base),
                 numa_node=root.parse(f"{base}/numa_node", parse_number),
                 local_cpus=None if local is None else local & online,
                 driver=root.link_name(f"{base}/driver"),
@@ -104,6 +104,16 @@ def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
         )
     found.sort(key=lambda device: bus_order(device.pci))
     return tuple(found)
+
+
+def _lent(root: Root, base: str) -> bool:
+    """Whether it is a virtual function that this machine made for its guests.
+
+    Within a guest it has no link to its parent; here it is a device where a GPU's driver has it.
+    """
+    if not root.exists(f"{base}/physfn"):
+        return False
+    return root.link_name(f"{base}/driver") not in ("amdgpu", "i915", "xe", "habanalabs")
 
 
 def with_settings(root: Root, devices: tuple[Device, ...]) -> tuple[Device, ...]:

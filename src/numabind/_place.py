@@ -52,16 +52,17 @@ class Surroundings:
         reasons: list[str] = []
         memory = nodes
         if not cpus:
-            lender = self.nearest(nodes[0], lambda node: bool(node.cpus))
-            if lender is None:
+            lenders = self.nearest(nodes[0], lambda node: bool(node.cpus))
+            if not lenders:
                 return None
-            said = f"node {join(nodes)} has no CPUs online; node {lender.id} is nearest"
+            lent = tuple(node.id for node in lenders)
+            said = f"node {join(nodes)} has no CPUs online; {nearest_text(lent)}"
             problems.append(problem("cpus-lent", said))
-            cpus = lender.cpus
+            cpus = frozenset().union(*(node.cpus for node in lenders))
             own = self.machine.node(nodes[0])
             if own is not None and own.kind == "gpu":
-                memory = (lender.id,)
-            nodes = (lender.id,)
+                memory = lent
+            nodes = lent
         if self.mode == "socket":
             whole = self.package_nodes(cpus)
             if whole:
@@ -75,12 +76,11 @@ class Surroundings:
                 problems.append(problem("no-package", cause))
         return Place(nodes, cpus, memory, tuple(reasons), tuple(problems))
 
-    def nearest(self, start: int, able: Any) -> Node | None:
-        """The nearest node, by distance then number, for which `able` holds."""
-        found = [node for node in self.machine.nodes if able(node)]
-        return min(
-            found, key=lambda node: (self.machine.distance(start, node.id), node.id), default=None
-        )
+    def nearest(self, start: int, able: Any) -> tuple[Node, ...]:
+        """The nodes nearest by distance for which `able` holds: several where it is the same."""
+        found = [(self.machine.distance(start, n.id), n) for n in self.machine.nodes if able(n)]
+        least = min((far for far, _ in found), default=0)
+        return tuple(node for far, node in found if far == least)
 
     def package_nodes(self, cpus: frozenset[int]) -> list[Node]:
         """The nodes whose lowest CPU is in the package of the lowest of `cpus`."""
@@ -90,6 +90,13 @@ class Surroundings:
         return [
             n for n in self.machine.nodes if n.cpus and self.cpu[min(n.cpus)].package == package
         ]
+
+
+def nearest_text(nodes: tuple[int, ...]) -> str:
+    """ "node 0 is nearest"."""
+    if len(nodes) == 1:
+        return f"node {join(nodes)} is nearest"
+    return f"nodes {join(nodes)} are nearest, all alike"
 
 
 def join(nodes: tuple[int, ...]) -> str:

@@ -10,12 +10,13 @@ from numabind._cpulist import format_list
 from numabind._handle import Handle, Visible
 from numabind._machine import Cpu, Device, Machine
 from numabind._options import Options, make_options
-from numabind._place import Place, Surroundings, join
+from numabind._place import Place, Surroundings, join, nearest_text
 from numabind._placement import Placement, Plan
 from numabind._problems import Problem, problem
 from numabind._record import replace
 from numabind._resolve import Seat, seats_of_all
 from numabind._visible import every_handle, without_displays, worker_devices
+from numabind._visible import visible as show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def plan(
     chosen = make_options(options)
     seen = visible
     if seen is None:
-        seen = Visible(every_handle(machine))
+        # It is about devices, so an order that is not known takes none away; but it is said.
+        order = show(machine, {}).problems
+        seen = Visible(every_handle(machine), problems=order)
     seats = seats_of_all(machine, seen, workers, chosen.share, chosen.near)
     return plan_seats(machine, seats, chosen)
 
@@ -316,11 +319,14 @@ class _Planner:
             if node is not None and node.memory_bytes != 0 and node.kind != "gpu":
                 found.add(number)
                 continue
-            lender = self.around.nearest(number, lambda n: n.memory_bytes != 0 and n.kind == "cpu")
-            if lender is not None:
-                found.add(lender.id)
+            lent = self.around.nearest(number, lambda n: n.memory_bytes != 0 and n.kind == "cpu")
+            # Of several as near, those that the device is near anyway.
+            lent = tuple(lender for lender in lent if lender.id in place.nodes) or lent
+            if lent:
+                found.update(lender.id for lender in lent)
                 own = "is the GPU's own" if node and node.kind == "gpu" else "has no memory"
-                cause = f"node {number} {own}; node {lender.id} is the nearest CPU node with memory"
+                near = nearest_text(tuple(lender.id for lender in lent))
+                cause = f"node {number} {own}; of CPU nodes with memory {near}"
                 problems.append(problem("memory-lent", cause))
         allowed = frozenset(found) & self.machine.allowed.nodes
         if not allowed:

@@ -12,7 +12,7 @@ from numabind._handle import Handle, Visible, find_uuid, is_number
 from numabind._machine import Machine
 from numabind._problems import Problem, problem
 from numabind._record import record
-from numabind._visible import TORCH, kinds_of, worker_devices
+from numabind._visible import TORCH, every_handle, kinds_of
 
 # More than any machine starts; a larger number is a slip, and would take hours to plan.
 MOST_WORKERS = 1 << 16
@@ -38,10 +38,12 @@ def check_named(gpu: str | None, local_rank: int | None) -> None:
     if gpu is None:
         return
     if not isinstance(gpu, str):
-        raise UsageError(f"GPU {gpu!r:.60} is not a text: name an ordinal as {str(gpu)!r:.60}")
+        raise UsageError(f"GPU {gpu!r:.60} is not a text such as {_as_text(gpu)!r:.60}")
     name = gpu.strip()
-    if (name.isascii() and name.isdigit() and len(name) < 6) or (
-        name.lower().startswith(("gpu-", "mig-")) and len(name) > 4
+    if (
+        is_bare_uuid(name)
+        or (name.isascii() and name.isdigit() and len(name) < 6)
+        or (name.lower().startswith(("gpu-", "mig-")) and len(name) > 4)
     ):
         return
     if kinds_of(name):
@@ -56,6 +58,39 @@ def check_named(gpu: str | None, local_rank: int | None) -> None:
             f"number among the visible devices or PyTorch's name ({', '.join(TORCH)}, a colon and "
             "a number); see `numabind show`"
         ) from None
+
+
+def _as_text(gpu: object) -> str:
+    """What was meant: a number, bytes, a torch.device; "cuda:1" for what can't be a GPU."""
+    text = gpu.decode(errors="replace") if isinstance(gpu, bytes) else str(gpu)
+    try:
+        check_named(text, None)
+    except UsageError:
+        return "cuda:1"
+    return text
+
+
+def is_bare_uuid(name: str) -> bool:
+    """Whether a text is a UUID without "GPU-" or "MIG-", as torch.cuda's device properties have."""
+    parts = name.split("-")
+    return [len(part) for part in parts] == [8, 4, 4, 4, 12] and all(
+        c in "0123456789abcdefABCDEF" for c in "".join(parts)
+    )
+
+
+def needs_runtime(machine: Machine, names: tuple[str, ...]) -> bool:
+    """Whether only NVML can answer: MIG instances, UUIDs that /proc lacks, unknown nodes.
+
+    `names` are the texts that name a worker's GPUs: an argument, a variable, what Ray assigned.
+    """
+    gpus = [d for d in machine.devices if d.vendor == "nvidia" and d.computes]
+    words = ",".join(names).lower()
+    return bool(gpus) and (
+        "mig-" in words
+        or any(is_bare_uuid(name.strip()) for name in names)
+        or ("gpu-" in words and any(d.uuid is None for d in gpus))
+        or any(not d.near_nodes for d in gpus)
+    )
 
 
 def find_gpu(machine: Machine, seen: Visible, text: str) -> tuple[Handle | None, Problem | None]:
@@ -76,8 +111,10 @@ def find_gpu(machine: Machine, seen: Visible, text: str) -> tuple[Handle | None,
             return seen.handles[number], None
         which = f"{seen.source} shows" if seen.source else "there are"
         return None, problem("device-not-found", f"GPU {name}: {which} {len(seen.handles)}")
-    if name.lower().startswith(("gpu-", "mig-")):
-        handle = find_uuid(name, machine.devices)
+    bare = is_bare_uuid(name)
+    if bare or name.lower().startswith(("gpu-", "mig-")):
+        names = (f"GPU-{name}", f"MIG-{name}") if bare else (name,)
+        handle = next(filter(None, (find_uuid(each, machine.devices) for each in names)), None)
         if handle is not None:
             return handle, None
         return None, problem(
@@ -100,8 +137,9 @@ def seat_of_rank(
     """The seat of the worker with this local rank among `local_size` (None if unknown)."""
     handles = seen.handles
     if not handles:
-        if seen.source is not None and worker_devices(machine):
-            cause = f"{seen.source} hides all {len(worker_devices(machine))} devices"
+        every = every_handle(machine, displays=True)
+        if seen.source is not None and every:
+            cause = f"{seen.source} hides all {len(every)} devices"
             cause += f": {seen.remark}" if seen.remark else ""
         else:
             cause = "no function of a GPU or accelerator is on the PCI bus"

@@ -110,9 +110,13 @@ def present_devices(devices: tuple[Device, ...]) -> tuple[Device, ...]:
     return shown or devices
 
 
-def every_handle(machine: Machine) -> tuple[Handle, ...]:
-    """What workers of the machine are dealt over where no environment chooses."""
-    devices = present_devices(without_displays(worker_devices(machine)))
+def every_handle(machine: Machine, displays: bool = False) -> tuple[Handle, ...]:
+    """What workers of the machine are dealt over where no environment chooses.
+
+    `displays` adds the display cards, which a runtime counts.
+    """
+    devices = worker_devices(machine)
+    devices = present_devices(devices if displays else without_displays(devices))
     if not devices:
         return ()
     from numabind._vendors import reader
@@ -130,4 +134,8 @@ def visible(machine: Machine, environ: Mapping[str, str], kinds: tuple[str, ...]
         return Visible(())
     from numabind._vendors import reader
 
-    return reader(devices[0].vendor).visible(devices, environ)
+    seen = reader(devices[0].vendor).visible(devices, environ)
+    value = environ.get(seen.source or "", "").strip()
+    if value not in ("", "-1") and not seen.handles and not seen.remark:
+        return replace(seen, remark=f"{value!r:.60} names none of them")
+    return seen

@@ -268,7 +268,9 @@ def test_numbers_that_no_file_has_bind_nothing() -> None:
     assert {p.bound for p in made.placements} == {False}
     assert {said.name for p in made.placements for said in p.problems} == {"device-order-unknown"}
     # Without an environment it is about devices, not ranks.
-    assert {p.bound for p in plan(where).placements} == {True}
+    placements = plan(where).placements
+    assert {p.bound for p in placements} == {True}
+    assert {said.name for p in placements for said in p.problems} == {"device-order-unknown"}
 
 
 def problems(name: str, **options: str) -> list[list[str]]:

@@ -55,7 +55,7 @@ class _Picture:
         # What hangs off a node, by its kind; another kind of device is one more line.
         self.hanging = (
             ("GPU", [device for device in machine.devices if device.computes]),
-            ("Display only", [device for device in machine.devices if not device.computes]),
+            ("Not for workers", [device for device in machine.devices if not device.computes]),
             ("NIC", [_as_device(nic) for nic in machine.nics]),
             ("NVMe", [_as_device(disk) for disk in machine.disks]),
         )

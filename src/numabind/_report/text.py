@@ -85,7 +85,7 @@ def _devices(machine: Machine) -> str:
             node = format_list(device.near_nodes)
         name = device.name or f"{device.vendor_id:04x}:{device.device_id:04x}"
         local = "-" if device.local_cpus is None else format_list(device.local_cpus) or "none"
-        kind = "" if device.computes else " (display only)"
+        kind = "" if device.computes else " (not for workers)"
         if device.partitioning:
             kind += f" ({device.partitioning})"
         nearest = nearest_nics(machine, device) if device.computes else None

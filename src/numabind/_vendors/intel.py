@@ -96,7 +96,7 @@ def _by_mask(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible
     """What ZE_AFFINITY_MASK leaves, in the machine's order."""
     every = handles(devices, environ)
     value = environ.get(MASK, "").strip()
-    if not value:
+    if value in ("", "default"):
         return Visible(every)
     entries = {entry.strip() for entry in value.split(",")}
     if not _composite(devices, environ):

@@ -93,12 +93,14 @@ class Gaudi(Plain):
             5
 
     HABANA_VISIBLE_DEVICES has indices (it can change with a reboot), HABANA_VISIBLE_MODULES module
-    ids. Without either, local rank r takes module r.
+    ids. Without either, local rank r takes module r. HLS_MODULE_ID is one process's module and
+    beats both (habana_frameworks, torch/distributed/hccl, _setup_module_id).
     """
 
     variables = ("HABANA_VISIBLE_DEVICES",)
     numbered = (("accel", "accel"), ("habanalabs", "hl"))
     modules = "HABANA_VISIBLE_MODULES"
+    own = "HLS_MODULE_ID"
 
     @property
     def assigned(self) -> str:
@@ -119,13 +121,17 @@ class Gaudi(Plain):
         return Identified(tuple(found), {})
 
     def visible(self, devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible:
-        """What both variables leave; by module id where the driver tells it."""
+        """What the variables leave; by module id where the driver tells it."""
         seen = super().visible(devices, environ)
         left = seen.handles
         modules = {handle.device.module: handle for handle in left}
         unknown = None in modules
         value = environ.get(self.modules)
-        if value is not None and value.strip() != "all":
+        own = environ.get(self.own, "").strip()
+        if is_number(own) and not unknown:
+            left = tuple(handle for handle in left if handle.device.module == int(own))
+            seen = replace(seen, source=self.own)
+        elif value is not None and value.strip() != "all":
             find = {str(number): handle for number, handle in modules.items()}.get
             left = listed(value, left, None if unknown else find)
             seen = replace(seen, source=self.modules)
