@@ -150,6 +150,7 @@ def test_a_tree(environ: dict[str, str]) -> None:
             while len(_proc.children(parent.pid)) < 2:
                 time.sleep(0.02)
             family = [parent.pid, *_proc.children(parent.pid)]
+            assert _proc.children_by_parent(parent.pid) == sorted(family[1:])
             done = numabind_status(environ, "--json", "--tree", parent.pid)
             processes = json.loads(done.stdout)["processes"]
             assert [process["pid"] for process in processes] == family

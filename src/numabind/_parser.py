@@ -109,9 +109,9 @@ def _command_flags(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument("cmd", nargs="*", metavar="CMD", help=argparse.SUPPRESS)
 
 
-def _json_flag(parser: argparse.ArgumentParser) -> None:
+def _json_flag(parser: argparse.ArgumentParser, page: str = "snapshot") -> None:
     # No default of its own: it would hide a --json that stands before the verb.
-    text = "as JSON (docs/snapshot.md)"
+    text = f"as JSON (docs/{page}.md)"
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=text)
 
 
@@ -164,14 +164,14 @@ def _look_verbs(verbs: Any) -> None:
     status.add_argument(
         "--prometheus", action="store_true", help="metrics for a node exporter's text collector"
     )
-    _json_flag(status)
+    _json_flag(status, "status")
     doctor = verbs.add_parser(
         "doctor",
         help="what on this machine works against locality, and what to do about it",
         epilog="Exit codes: 0 nothing serious, 1 something serious, 2 wrong usage.",
     )
     doctor.add_argument("--root", metavar="DIR", help="a captured tree instead of /")
-    _json_flag(doctor)
+    _json_flag(doctor, "doctor")
     top = verbs.add_parser(
         "top",
         help="status, drawn again each second",
@@ -208,7 +208,7 @@ def _measure_verbs(verbs: Any) -> None:
     bench.add_argument(
         "--no-gpus", dest="gpus", action="store_false", help="measure CPU memory only"
     )
-    _json_flag(bench)
+    _json_flag(bench, "bench")
     calibrate = verbs.add_parser(
         "calibrate",
         help="find GPUs' nodes by measuring where the firmware does not tell, as a NUMABIND_MAP",
@@ -232,7 +232,7 @@ def _measure_verbs(verbs: Any) -> None:
         metavar="S",
         help="take about this long at most (default 60)",
     )
-    _json_flag(calibrate)
+    _json_flag(calibrate, "bench")
 
 
 def _fleet_verbs(verbs: Any) -> None:
@@ -250,7 +250,7 @@ def _fleet_verbs(verbs: Any) -> None:
     )
     report.add_argument("directory", metavar="DIR", help="where the snapshots are, at any depth")
     report.add_argument("-o", "--output", metavar="FILE", help="write a page (HTML) instead")
-    _json_flag(report)
+    _json_flag(report, "fleet")
     survey = parts.add_parser(
         "survey",
         help="ask every node of a cluster, and compare",
@@ -272,7 +272,7 @@ def _fleet_verbs(verbs: Any) -> None:
     survey.add_argument(
         "--timeout", type=_long, default=60.0, metavar="S", help="seconds (default 60)"
     )
-    _json_flag(survey)
+    _json_flag(survey, "fleet")
 
 
 _FLEET_CODES = (

@@ -32,7 +32,14 @@ def children(pid: int) -> list[int]:
                 found += map(int, file.read().split())
         except OSError:
             continue  # it ended
+    if not found and not os.path.exists("/proc/thread-self/children"):
+        return children_by_parent(pid)  # a kernel without CONFIG_PROC_CHILDREN
     return found
+
+
+def children_by_parent(pid: int) -> list[int]:
+    """The same by asking every process for its parent."""
+    return sorted(each for each in processes() if parent(each) == pid)
 
 
 def descendants(pid: int) -> list[int]:

@@ -97,12 +97,12 @@ class Pages:
 class Process:
     """One process as the kernel has it.
 
-    `devices` are the PCI addresses of its GPUs, found by `source`: "nvml", "numabind" (its mark in
-    the environment), "files" (device files that it has open), "environment" (its local rank), or
-    None. `nodes` and `near` are the nodes and CPUs near them; without a GPU those of the CPUs that
-    it is bound to (`source` "affinity"), None if it is bound to no part of the machine. `policy` is
-    the memory policy of its first thread as numa_maps prints it; None where that can't be read, as
-    `pages` is.
+    `devices` are the PCI addresses of its GPUs, found by `source`: "nvml", "kfd", "numabind" (its
+    mark in the environment), "files" (device files that it has open), "environment" (its local
+    rank), or None. `nodes` and `near` are the nodes and CPUs near them; without a GPU those of the
+    CPUs that it is bound to (`source` "affinity"), None if it is bound to no part of the machine.
+    `policy` is the memory policy of its first thread as numa_maps prints it; None where that can't
+    be read, as `pages` is.
     """
 
     pid: int

@@ -6,7 +6,6 @@ import os
 
 from numabind import _proc
 from numabind._errors import UsageError
-from numabind._finding import Finding
 from numabind._problems import problem
 from numabind._status import Report, status
 from numabind._terminal import print_utf8, tell
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numabind._arguments import StatusArguments
+    from numabind._finding import Finding
     from numabind._machine import Machine
     from numabind._placement import Plan
     from numabind._process import Process
@@ -137,6 +137,8 @@ def report_verb(parsed: argparse.Namespace, machine: Machine, made: Plan) -> int
 
 def _unseen(report: Report, named: bool) -> tuple[Finding, ...]:
     """What keeps the page from showing all processes, as notes."""
+    from numabind._finding import Finding
+
     said = report.problems
     if report.ended and not named:
         gone = ", ".join(map(str, report.ended))

@@ -62,9 +62,9 @@ def as_markdown() -> str:
         "# What the doctor looks for",
         "",
         "`numabind doctor` looks for what follows; `--json` has each finding as `{name, severity,",
-        "cause, evidence, remedy}` in `findings`. Severities: *serious* (a worker can't be in its",
-        "place; exit code 1), *warning* (it costs), *note* (worth knowing). Made from the checks'",
-        "own texts by `python -m numabind._doctor`.",
+        "cause, evidence, remedy}` in `findings`, beside `schema`, now 1. Severities: *serious* (a",
+        "worker can't be in its place; exit code 1), *warning* (it costs), *note* (worth knowing).",
+        "Made from the checks' own texts by `python -m numabind._doctor`.",
         "",
     ]
     for check in CHECKS:
