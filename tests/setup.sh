@@ -1,16 +1,16 @@
 #!/bin/sh
 # Installs what the tests need beyond Python: a C compiler for the NVML stub, QEMU and a kernel for
-# the virtual machines, hwloc as a second opinion, the launchers that are not Python's, and a browser
-# for the report's page.
+# the virtual machines, hwloc as a second opinion, the launchers that are not Python's, shells for
+# completion, a reader of manual pages, and a browser for the report's page.
 # usage: setup.sh PYTHON
 set -eu
 python=$1
 PATH=$PATH:/usr/sbin:/sbin
 missing=
 for pair in cc:gcc qemu-system-x86_64:qemu-system-x86 busybox:busybox-static zstd:zstd \
-    lstopo-no-graphics:hwloc numactl:numactl tmux:tmux taskset:util-linux \
+    lstopo-no-graphics:hwloc numactl:numactl tmux:tmux taskset:util-linux zsh:zsh fish:fish mandoc:mandoc \
     slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
-    mpirun.openmpi:openmpi-bin mpirun.mpich:mpich \
+    strace:strace mpirun.openmpi:openmpi-bin mpirun.mpich:mpich \
     chromium:chromium chromedriver:chromium-driver; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done

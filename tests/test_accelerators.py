@@ -14,9 +14,9 @@ from machines.known import KNOWN
 from machines.spec import GpuSpec, NodeSpec, Shape
 from numabind import UsageError, discover
 from numabind._machine import Machine
-from numabind._resolve import check_named, find_gpu
+from numabind._resolve import check_named, find_gpu, seat_of_rank
 from numabind._vendors.amd import parse_properties
-from numabind._visible import TORCH, kinds_of, visible, worker_devices
+from numabind._visible import TORCH, kinds_of, visible, visible_if_given, worker_devices
 from samples import NO_RUNTIME, gpu, machine, with_devices
 
 AMD = machine(KNOWN["mi300x_nps1"])
@@ -24,6 +24,7 @@ SPLIT = machine(KNOWN["mi300x_partitions"])
 TILES = machine(KNOWN["aurora"])
 GAUDI = machine(KNOWN["gaudi2"])
 NEURON = machine(KNOWN["trainium"])
+NPUS = machine(KNOWN["ascend"])
 
 
 def labels(where: Machine, **environ: str) -> list[str]:
@@ -155,6 +156,57 @@ def test_level_zero(environ: dict[str, str], seen: list[str]) -> None:
     assert short(TILES, **environ) == seen
 
 
+COMPOSITE = {"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}
+# ONEAPI_DEVICE_SELECTOR, other variables: the devices.
+SELECTORS = {
+    "numbers": ("level_zero:0,3", {}, ["18/0", "42/1"]),
+    "the order does not count": ("level_zero:3,0", {}, ["18/0", "42/1"]),
+    "repeated": ("level_zero:3,3;*:3", {}, ["42/1"]),
+    "capitals": ("LEVEL_ZERO:GPU", COMPOSITE, ["18", "42", "6c", "98", "b2", "d9"]),
+    "any backend": ("*:2", COMPOSITE, ["6c"]),
+    "all": ("*:*", COMPOSITE, ["18", "42", "6c", "98", "b2", "d9"]),
+    "terms add up": ("level_zero:0;level_zero:5", COMPOSITE, ["18", "d9"]),
+    "another backend": ("opencl:gpu", {}, []),
+    "two backends": ("opencl:cpu;level_zero:1", COMPOSITE, ["42"]),
+    "processors": ("*:cpu", {}, []),
+    "a tile": ("level_zero:1.1", COMPOSITE, ["42/1"]),
+    "tiles of one card": ("level_zero:5.*", COMPOSITE, ["d9/0", "d9/1"]),
+    "a card and its tile": ("level_zero:5.1,5", COMPOSITE, ["d9", "d9/1"]),
+    "a tile has no tiles": ("level_zero:1.1,2", {}, ["42/0"]),
+    "discarded": ("level_zero:*;!level_zero:0,5", COMPOSITE, ["42", "6c", "98", "b2"]),
+    "discarded only": ("!level_zero:1,2,3,4", COMPOSITE, ["18", "d9"]),
+    "past the last": ("level_zero:6,99", COMPOSITE, []),
+    "of what the mask leaves": ("level_zero:1", {"ZE_AFFINITY_MASK": "4,7"}, ["98/1"]),
+    "empty is not set": ("", COMPOSITE, ["18", "42", "6c", "98", "b2", "d9"]),
+}
+
+
+@pytest.mark.parametrize(("value", "environ", "seen"), SELECTORS.values(), ids=SELECTORS)
+def test_a_selector(value: str, environ: dict[str, str], seen: list[str]) -> None:
+    assert short(TILES, ONEAPI_DEVICE_SELECTOR=value, **environ) == seen
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["level_zero", "0", "zero:0", "level_zero:", "level_zero:0.0.1", "*:gpu.0", "*:x", "*:*.0"],
+)
+def test_a_selector_that_is_not_understood(value: str) -> None:
+    seen = visible(TILES, {"ONEAPI_DEVICE_SELECTOR": value})
+    assert not seen.ordered
+    handle, said = find_gpu(TILES, seen, "1")
+    assert handle is None
+    assert said is not None
+    assert said.name == "selector-not-understood"
+    assert seat_of_rank(TILES, seen, 1, None, None).problems == (said,)
+
+
+def test_what_ray_assigns_of_intels() -> None:
+    environ = {"ONEAPI_DEVICE_SELECTOR": "level_zero:3,1", **COMPOSITE}
+    given = visible_if_given(TILES, environ, ("3",))
+    assert [handle.label for handle in given.handles] == ["0000:98:00.0"]
+    assert given.problems == ()
+
+
 def test_i915_shows_a_gt_for_each_tile(tmp_path: Path) -> None:
     shape = Shape(
         (NodeSpec(0, "0-3"),),
@@ -231,13 +283,17 @@ OTHERS = {
     "Neuron: a range": (NEURON, {"NEURON_RT_VISIBLE_CORES": "1-2,7"}, ["10/1", "20/0", "b0/1"]),
     "Neuron: no list": (NEURON, {"NEURON_RT_VISIBLE_CORES": "x"}, []),
     "Neuron: how many": (NEURON, {"NEURON_RT_NUM_CORES": "3"}, CORES[:3]),
-    "Ascend": (machine(KNOWN["ascend"]), {"ASCEND_RT_VISIBLE_DEVICES": "7,2"}, ["c2", "41"]),
+    "Ascend": (NPUS, {"ASCEND_RT_VISIBLE_DEVICES": "1,2,7"}, ["01", "c2", "42"]),
+    "Ascend: the list ends": (NPUS, {"ASCEND_RT_VISIBLE_DEVICES": "0,8,3"}, ["c1"]),
+    "Ascend: no spaces": (NPUS, {"ASCEND_RT_VISIBLE_DEVICES": "0, 3"}, ["c1"]),
+    "Ascend: falling": (NPUS, {"ASCEND_RT_VISIBLE_DEVICES": "7,2"}, []),
+    "Ascend: repeated": (NPUS, {"ASCEND_RT_VISIBLE_DEVICES": "2,2"}, []),
     "TPU": (machine(KNOWN["tpu"]), {"TPU_VISIBLE_CHIPS": "1,3"}, ["20", "b0"]),
     "TPU's older name": (machine(KNOWN["tpu"]), {"TPU_VISIBLE_DEVICES": "2"}, ["a0"]),
     "Vector Engine": (machine(KNOWN["vector_engine"]), {"VE_NODE_NUMBER": "1"}, ["a0"]),
     "CUDA's variable has no say": (
-        *(machine(KNOWN["ascend"]), {"CUDA_VISIBLE_DEVICES": "0"}),
-        ["01", "02", "41", "42", "81", "82", "c1", "c2"],
+        *(NPUS, {"CUDA_VISIBLE_DEVICES": "0"}),
+        ["c1", "01", "c2", "02", "81", "41", "82", "42"],
     ),
 }
 
@@ -245,6 +301,38 @@ OTHERS = {
 @pytest.mark.parametrize(("where", "environ", "seen"), OTHERS.values(), ids=OTHERS)
 def test_others(where: Machine, environ: dict[str, str], seen: list[str]) -> None:
     assert short(where, **environ) == seen
+
+
+def test_an_ascend_container(tmp_path: Path) -> None:
+    files = (("dev/davinci1", ""), ("dev/davinci2", ""), ("dev/davinci_manager", ""))
+    where = discover(build(changed(KNOWN["ascend"], files=files), tmp_path), NO_RUNTIME)
+    assert short(where) == ["01", "c2"]
+    assert short(where, ASCEND_RT_VISIBLE_DEVICES="1") == ["c2"]
+
+
+def test_numbers_that_only_root_may_read_are_not_guessed(tmp_path: Path) -> None:
+    root = build(KNOWN["ascend"], tmp_path)
+    for file in root.glob("sys/devices/*/*/*/devdrv_sysfs_bdf_to_devid"):
+        # For root, too, a directory can't be read.
+        file.unlink()
+        file.mkdir()
+    seen = visible(discover(root, NO_RUNTIME), {})
+    assert (seen.ordered, [p.name for p in seen.problems]) == (False, ["device-order-unknown"])
+
+
+def test_bus_order_is_said_to_be_assumed_where_it_matters() -> None:
+    seen = visible(machine(KNOWN["tpu"]), {})
+    assert (seen.ordered, [p.name for p in seen.problems]) == (True, ["device-order-assumed"])
+    assert visible(NPUS, {}).problems == visible(GAUDI, {}).problems == ()
+
+
+def test_the_kernels_numbers_are_a_tpus(tmp_path: Path) -> None:
+    root = build(KNOWN["tpu"], tmp_path)
+    for number, bus in enumerate(("b0", "20", "a0", "10")):
+        (root / f"sys/bus/pci/devices/0000:{bus}:00.0/accel/accel{number}").mkdir(parents=True)
+    where = discover(root, NO_RUNTIME)
+    assert short(where, TPU_VISIBLE_CHIPS="1,0") == ["20", "b0"]
+    assert visible(where, {}).problems == ()
 
 
 def test_trainium_2_shows_half_its_cores() -> None:
@@ -341,9 +429,12 @@ VARIABLES = [
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
     *("HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "ASCEND_RT_VISIBLE_DEVICES"),
     *("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "TPU_VISIBLE_CHIPS", "VE_NODE_NUMBER"),
-    "ZE_FLAT_DEVICE_HIERARCHY",
+    *("ZE_FLAT_DEVICE_HIERARCHY", "ONEAPI_DEVICE_SELECTOR"),
 ]
-VALUES = st.text("0123456789,.-xGPUMI all\n", max_size=12) | st.text(max_size=8)
+TERMS = st.lists(st.sampled_from(["level_zero:0", "!*:1", "*:*.*", "*:2.1,gpu", ",", ";", "3"]))
+VALUES = (
+    st.text("0123456789,.-xGPUMI all\n", max_size=12) | st.text(max_size=8) | TERMS.map(";".join)
+)
 
 
 MACHINES = [AMD, SPLIT, TILES, GAUDI, NEURON, *(machine(KNOWN[name]) for name in ("tpu", "ascend"))]

@@ -13,7 +13,9 @@ import pytest
 
 from machines.build import build
 from machines.shapes import SHAPES
-from samples import CPUS, pretend
+from numabind._commands import launcher_in
+from numabind._cpulist import parse_list
+from samples import CPUS, ENDS, pretend
 
 SELF = "/proc/self/status"
 IDS = {"vendor_id": "0x15b3", "device_id": "0x1021"}
@@ -167,6 +169,53 @@ def test_run_becomes_the_command_and_ends_with_its_code() -> None:
     assert killed.returncode == -signal.SIGTERM
 
 
+COMMANDS_THAT_START_WORKERS = {
+    "torchrun": "torchrun",
+    "/opt/bin/mpirun -n 8 app": "mpirun",
+    "python3.11 -u -m torch.distributed.run x.py": "torch.distributed.run",
+    "python /usr/bin/deepspeed x.py": "deepspeed",
+    "accelerate launch x.py": "accelerate",
+    "accelerate config": None,
+    "python -m torch.utils.collect_env": None,
+    "python -m": None,
+    "python train.py torchrun": None,
+    "bash torchrun": None,
+    "": None,
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS_THAT_START_WORKERS)
+def test_which_commands_start_workers(command: str) -> None:
+    assert launcher_in(command.split()) == COMMANDS_THAT_START_WORKERS[command]
+
+
+@pytest.mark.parametrize(
+    ("environ", "words", "bound"),
+    [
+        pytest.param({}, [], False, id="two GPUs"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": "1"}, [], True, id="one GPU"),
+        pytest.param({}, ["--gpu", "1"], True, id="a GPU that was named"),
+    ],
+)
+def test_run_gives_a_launcher_no_workers_place(
+    environ: dict[str, str], words: list[str], bound: bool, tmp_path: Path
+) -> None:
+    launcher = tmp_path / "torchrun"
+    launcher.write_text("#!/bin/sh\nexec taskset -cp $$\n")
+    launcher.chmod(0o755)
+    outer = {"SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1"}
+    there = {**outer, "NUMABIND_SNAPSHOT": str(pretend(tmp_path)), **environ}
+    done = numabind("run", *words, "--memory", "none", "--", str(launcher), **there)
+    assert ("run-around-launcher" in done.stderr) != bound
+    cpus = {ENDS[1]} if bound else set(CPUS)
+    assert parse_list(done.stdout.rpartition(": ")[2].strip()) == cpus
+
+
+def test_no_tool_is_needed() -> None:
+    # deepspeedai/DeepSpeed#6565: no numactl, no taskset, nothing on PATH
+    assert numabind("run", "--", "/bin/true", PATH="").returncode == 0
+
+
 def test_run_keeps_the_pid() -> None:
     binary = str(Path(sys.executable).with_name("numabind"))
     command = [binary, "run", "-q", "--", "sh", "-c", "echo $$"]
@@ -177,8 +226,10 @@ def test_run_keeps_the_pid() -> None:
 
 def test_run_leaves_default_signals_and_no_locale_behind() -> None:
     code = "grep SigIgn /proc/self/status; echo ${LC_CTYPE-unset}"
+    # Both by path: Python 3.13 starts such with posix_spawn, where glibc leaves signals 32 and 33
+    # ignored.
     plain = subprocess.run(
-        ["sh", "-c", code], env={"PATH": os.environ["PATH"]}, capture_output=True, check=True
+        ["/bin/sh", "-c", code], env={"PATH": os.environ["PATH"]}, capture_output=True, check=True
     )
     binary = str(Path(sys.executable).with_name("numabind"))
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace as changed
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import pytest
 
 from machines.build import build
 from machines.shapes import SHAPES
-from numabind import UsageError, discover
+from numabind import MachineError, UsageError, discover
 from numabind._discover import anonymous, discover_here, unfit, without_overlaps
+from numabind._doctor import doctor
 from numabind._machine import Node
 from numabind._pci import parse_map
 from numabind._record import replace
-from numabind._sysfs import Root
+from numabind._sysfs import NODE, Root
 from samples import NO_RUNTIME, machine
 
 
@@ -74,6 +76,28 @@ def test_a_node_that_overlaps_an_earlier_one_is_left_out() -> None:
     assert [p.name for p in said] == ["overlapping-nodes"]
 
 
+HIDDEN = {
+    "a device's node": ({"allowed_nodes": "0"}, True),
+    "nodes that may be used": ({"gpus": ()}, True),
+    "neither": ({"gpus": (), "allowed_nodes": "0"}, False),
+}
+
+
+@pytest.mark.parametrize(("changes", "hidden"), HIDDEN.values(), ids=HIDDEN)
+def test_nodes_that_sysfs_hides_are_not_one_node(
+    changes: dict[str, object], hidden: bool, tmp_path: Path
+) -> None:
+    root = build(changed(SHAPES["two_socket"], **changes), tmp_path)
+    for path in (root / NODE, *(root / "sys/devices/system/cpu").glob("cpu*/node*")):
+        path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    if hidden:
+        with pytest.raises(MachineError, match=r"is not there, though this kernel has a node 1"):
+            discover(root, NO_RUNTIME)
+        assert [finding.name for finding in doctor({}, str(root))] == ["no-topology"]
+    else:
+        assert not discover(root, NO_RUNTIME).host.numa
+
+
 def test_nodes_with_the_same_cpus_stay() -> None:
     nodes = (Node(0, frozenset({0})), Node(1, frozenset({0})), Node(2))
     assert without_overlaps(nodes) == (nodes, ())
@@ -92,6 +116,23 @@ def test_amds_files_name_its_gpus(tmp_path: Path) -> None:
     for minor in (129, 131):
         (root / f"dev/dri/renderD{minor}").touch()
     assert [d.index for d in discover(root, NO_RUNTIME).devices] == [None, 0, None, 1]
+
+
+def test_settings_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
+    gone, h100 = SHAPES["two_socket"].gpus[0].pci, SHAPES["two_socket"]
+    files = (
+        ("sys/module/nvidia/version", "570.86.15\n"),
+        (f"sys/bus/pci/devices/{gone}/current_link_width", "255\n"),
+    )
+    root = build(changed(h100, numa_balancing=1, files=files), tmp_path)
+    found = discover(root, NO_RUNTIME)
+    assert found.host.numa_balancing == 1
+    assert {d.driver_version for d in found.devices} == {"570.86.15"}
+    assert [d.link_width for d in found.devices][:2] == [None, 16]
+    assert type(found).from_dict(found.as_dict()) == found
+    found = discover(root, replace(NO_RUNTIME, settings=False))
+    assert found.host.numa_balancing is None
+    assert {(d.driver_version, d.link_width) for d in found.devices} == {(None, None)}
 
 
 def test_an_anonymous_machine_keeps_its_shape_only() -> None:

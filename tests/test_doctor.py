@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace as changed
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,31 +32,46 @@ from samples import SHM
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).with_name("numabind")
 NO_RUNTIME = Questions(runtime=False)
-Files = dict[str, str | None]
+Files = dict[str, str]
+
+
+@cache
+def built(shape: str, **changes: Any) -> Path:
+    """The tree of this shape; many files, so it is written once."""
+    directory = Path(tempfile.mkdtemp(dir=SHM))
+    _made.append(directory)
+    return build(changed(SHAPES[shape], **changes), directory)
 
 
 def scene(
     shape: str, files: Files | None = None, environ: dict[str, str] | None = None, **changes: Any
 ) -> Scene:
-    """A machine of this shape with these files, read."""
-    wanted = changed(SHAPES[shape], **changes)
-    directory = Path(tempfile.mkdtemp(dir=SHM))
-    build(wanted, directory)
+    """A machine of this shape with these files until the test's end, read."""
+    directory = built(shape, **changes)
     for name, text in (files or {}).items():
         path = directory / name
-        if text is None:
-            path.unlink()
-            continue
+        _before.append((path, path.read_bytes() if path.exists() else None))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    _made.append(directory)
     return Scene(Root(str(directory)), discover(directory, NO_RUNTIME), environ or {})
 
 
 _made: list[Path] = []
+_before: list[tuple[Path, bytes | None]] = []
 
 
 @pytest.fixture(autouse=True)
+def _put_back() -> Any:
+    yield
+    while _before:
+        path, data = _before.pop()
+        if data is None:
+            path.unlink()
+        else:
+            path.write_bytes(data)
+
+
+@pytest.fixture(autouse=True, scope="module")
 def _clean() -> Any:
     yield
     while _made:
@@ -83,6 +99,49 @@ def meminfo(node: int, free_kib: int, total_kib: int = 1 << 20, cache_kib: int =
     )
 
 
+GUEST = "processor\t: 0\nflags\t\t: fpu vme hypervisor lahf_lm\n"
+
+
+def large(pid: int, gib: int, policy: str) -> Files:
+    """A process with that much memory of its own, under this policy."""
+    return {
+        f"proc/{pid}/status": f"Name:\tpython\nRssAnon:\t{gib << 20} kB\n",
+        f"proc/{pid}/numa_maps": f"555500000000 {policy} file=/usr/bin/python3 mapped=1 N0=1\n",
+        f"proc/{pid}/cgroup": "0::/job\n",
+    }
+
+
+def group(limit: str, used: str, cache: str = "0") -> Files:
+    """The cgroup of this process with these bytes."""
+    base = "sys/fs/cgroup/pod"
+    return {
+        "proc/self/cgroup": "0::/pod\n",
+        f"{base}/memory.max": f"{limit}\n",
+        f"{base}/memory.current": f"{used}\n",
+        f"{base}/memory.stat": f"anon 1\ninactive_file {cache}\n",
+    }
+
+
+def frequency(driver: str, governor: str, preference: str) -> Files:
+    """How the first two CPUs are driven."""
+    base = "sys/devices/system/cpu/cpufreq/policy0"
+    return {
+        f"{base}/related_cpus": "0 1\n",
+        f"{base}/scaling_driver": f"{driver}\n",
+        f"{base}/scaling_governor": f"{governor}\n",
+        f"{base}/energy_performance_preference": f"{preference}\n",
+    }
+
+
+SWAP = {
+    "proc/swaps": "Filename\tType\tSize\tUsed\tPriority\n/dev/sda2\tpartition\t9\t0\t-2\n",
+    "proc/sys/vm/swappiness": "60\n",
+}
+NO_SWAP = {"sys/fs/cgroup/job/memory.swap.max": "0\n"}
+GIB = 1 << 30
+# The first GPU's slot: what a narrow one says, and one of an older generation.
+NARROW = {f"{PCI}/{FIRST}/{which}_link_width": "8\n" for which in ("current", "max")}
+OLD = {f"{PCI}/{FIRST}/{which}_link_speed": "8.0 GT/s PCIe\n" for which in ("current", "max")}
 CROWDED = tuple(changed(gpu, numa_node=0) for gpu in SHAPES["snc2_smt"].gpus)
 MSI = {f"{PCI}/{FIRST}/msi_irqs/77": "msi\n"}
 NIC = {
@@ -102,6 +161,114 @@ CASES: dict[str, tuple[str, Case]] = {
     "balancing, one node": (
         "numa-balancing",
         ("one_node", {}, {}, {"numa_balancing": 1}, []),
+    ),
+    "isolated": (
+        "isolated-cpus",
+        (H100, {"sys/devices/system/cpu/isolated": "8-11,300\n"}, {}, {}, ["warning"]),
+    ),
+    "nohz": (
+        "isolated-cpus",
+        (H100, {"sys/devices/system/cpu/nohz_full": "8-11\n"}, {}, {}, ["note"]),
+    ),
+    "isolated, none": (
+        "isolated-cpus",
+        (
+            H100,
+            {
+                "sys/devices/system/cpu/isolated": "\n",
+                "sys/devices/system/cpu/nohz_full": "  (null)\n",
+            },
+            {},
+            {},
+            [],
+        ),
+    ),
+    "isolated, not allowed": (
+        "isolated-cpus",
+        (
+            H100,
+            {"sys/devices/system/cpu/isolated": "8-11\n"},
+            {},
+            {"allowed_cpus": "0-7,56-60"},
+            [],
+        ),
+    ),
+    "limit": (
+        "memory-limited",
+        (H100, group(str(16 * GIB), str(8 * GIB)), {}, {}, ["note"]),
+    ),
+    "limit, reached": (
+        "memory-limited",
+        (H100, group(str(16 * GIB), str(16 * GIB)), {}, {}, ["warning"]),
+    ),
+    "limit, full of cache": (
+        "memory-limited",
+        (H100, group(str(1 << 50), str(1 << 50), str(1 << 49)), {}, {}, []),
+    ),
+    "limit, none": ("memory-limited", (H100, group("max", str(8 * GIB)), {}, {}, [])),
+    "nodes off": (
+        "nodes-not-real",
+        (H100, {"proc/cmdline": "root=/dev/sda1 numa=off quiet\n"}, {}, {}, ["warning"]),
+    ),
+    "nodes off, one package": (
+        "nodes-not-real",
+        ("one_node", {"proc/cmdline": "numa=off\n"}, {}, {}, ["note"]),
+    ),
+    "nodes made up": (
+        "nodes-not-real",
+        ("one_node", {"proc/cmdline": "numa=fake=4\n"}, {}, {}, ["warning"]),
+    ),
+    "nodes, real": (
+        "nodes-not-real",
+        (H100, {"proc/cmdline": "numa_balancing=disable numa=nohmat\n"}, {}, {}, []),
+    ),
+    "slow": (
+        "cpus-kept-slow",
+        (H100, frequency("acpi-cpufreq", "powersave", ""), {}, {}, ["warning"]),
+    ),
+    "slow, passive": (
+        "cpus-kept-slow",
+        (H100, frequency("intel_cpufreq", "powersave", "power"), {}, {}, ["warning"]),
+    ),
+    "sparing": (
+        "cpus-kept-slow",
+        (H100, frequency("intel_pstate", "powersave", "power"), {}, {}, ["note"]),
+    ),
+    "fast, Intel's default": (
+        "cpus-kept-slow",
+        (H100, frequency("intel_pstate", "powersave", "balance_performance"), {}, {}, []),
+    ),
+    "fast": ("cpus-kept-slow", (H100, frequency("acpi-cpufreq", "schedutil", ""), {}, {}, [])),
+    "swap": (
+        "bound-memory-swaps",
+        (H100, {**SWAP, **large(77, 64, "bind:0")}, {}, {}, ["warning"]),
+    ),
+    "swap, to come": (
+        "bound-memory-swaps",
+        (H100, SWAP, {"NUMABIND_MEMORY": "bind"}, {}, ["warning"]),
+    ),
+    "swap, prefer": (
+        "bound-memory-swaps",
+        (H100, {**SWAP, **large(77, 64, "prefer (many):0")}, {}, {}, []),
+    ),
+    "swap, refused by the cgroup": (
+        "bound-memory-swaps",
+        (H100, {**SWAP, **large(77, 64, "bind:0"), **NO_SWAP}, {}, {}, []),
+    ),
+    "swap, none": (
+        "bound-memory-swaps",
+        (H100, {"proc/swaps": "Filename\tType\n", **large(77, 64, "bind:0")}, {}, {}, []),
+    ),
+    "narrow slot": ("link-below-its-peers", (H100, NARROW, {}, {}, ["warning"])),
+    "old slot": ("link-below-its-peers", (H100, OLD, {}, {}, ["warning"])),
+    "slots, alike": ("link-below-its-peers", (H100, {}, {}, {}, [])),
+    "a bad contact": (
+        "link-below-its-peers",
+        (H100, {f"{PCI}/{FIRST}/current_link_width": "8\n"}, {}, {}, []),
+    ),
+    "narrow slot of another model": (
+        "link-below-its-peers",
+        (H100, {**NARROW, f"{PCI}/{FIRST}/device": "0x20b0\n"}, {}, {}, []),
     ),
     "reclaim": (
         "zone-reclaim",
@@ -198,6 +365,16 @@ CASES: dict[str, tuple[str, Case]] = {
         "openmp-binds",
         (H100, {}, {"OMP_PROC_BIND": "false", "KMP_AFFINITY": "verbose,none"}, {}, []),
     ),
+    "openmp places": ("openmp-binds", (H100, {}, {"OMP_PLACES": "cores"}, {}, ["warning"])),
+    "openmp places, off": (
+        "openmp-binds",
+        (H100, {}, {"OMP_PLACES": "cores", "OMP_PROC_BIND": "false"}, {}, []),
+    ),
+    "framework": (
+        "framework-binds",
+        (H100, {}, {"SGLANG_SET_CPU_AFFINITY": "1", "I_MPI_PIN": "on"}, {}, ["warning"] * 2),
+    ),
+    "framework, off": ("framework-binds", (H100, {}, {"SGLANG_SET_CPU_AFFINITY": "0"}, {}, [])),
     "nccl": (
         "nccl-ignores-affinity",
         (H100, {}, {"NCCL_IGNORE_CPU_AFFINITY": "1"}, {}, ["warning"]),
@@ -255,6 +432,19 @@ CASES: dict[str, tuple[str, Case]] = {
     ),
     "irqbalance": ("irqbalance-runs", (H100, {"proc/99/comm": "irqbalance\n"}, {}, {}, ["note"])),
     "no irqbalance": ("irqbalance-runs", (H100, {"proc/99/comm": "sshd\n"}, {}, {}, [])),
+    "flat guest": (
+        "guest-hides-topology",
+        ("all_gpus_on_one_node", {"proc/cpuinfo": GUEST}, {}, {}, ["warning"]),
+    ),
+    "guest of one node": (
+        "guest-hides-topology",
+        ("vm_one_node", {"proc/cpuinfo": GUEST}, {}, {"gpus": SHAPES[H100].gpus[:2]}, ["note"]),
+    ),
+    "guest that tells": ("guest-hides-topology", (H100, {"proc/cpuinfo": GUEST}, {}, {}, [])),
+    "no guest": (
+        "guest-hides-topology",
+        ("all_gpus_on_one_node", {"proc/cpuinfo": GUEST.replace("hypervisor ", "")}, {}, {}, []),
+    ),
     "one package": ("gpus-on-one-package", ("all_gpus_on_one_node", {}, {}, {}, ["note"])),
     "two packages": ("gpus-on-one-package", (H100, {}, {}, {}, [])),
     "crowded": ("gpus-crowd-one-node", ("snc2_smt", {}, {}, {"gpus": CROWDED}, ["warning"])),
@@ -285,12 +475,13 @@ def test_every_check_has_cases_for_and_against() -> None:
 def test_nodes_that_cannot_be_seen(tmp_path: Path) -> None:
     shown = scene("one_node")
     assert named(shown, "no-topology") == []
-    hidden = scene("bare")
-    shutil.rmtree(Path(hidden.root.path) / NODE, ignore_errors=True)
-    status = Path(hidden.root.path) / "proc/self/status"
+    build(SHAPES["bare"], tmp_path)
+    machine = discover(tmp_path, NO_RUNTIME)
+    shutil.rmtree(tmp_path / NODE, ignore_errors=True)
+    status = tmp_path / "proc/self/status"
     status.parent.mkdir(parents=True, exist_ok=True)
     status.write_text("Name:\tx\nMems_allowed_list:\t0-1\n")
-    (found,) = named(hidden, "no-topology")
+    (found,) = named(Scene(Root(str(tmp_path)), machine, {}), "no-topology")
     assert found.severity == "serious"
     assert "nodes 0-1" in found.cause
 
@@ -352,8 +543,24 @@ def test_a_machine_that_cannot_be_read(tmp_path: Path) -> None:
     assert (found.name, found.severity) == ("machine-unreadable", "serious")
 
 
+def test_balancing_names_the_largest_process_that_it_moves() -> None:
+    files = {**large(77, 64, "default"), **large(78, 80, "prefer:0"), **large(79, 2, "default")}
+    (found,) = named(scene(H100, files, numa_balancing=1), "numa-balancing")
+    assert found.cause.endswith(": 64.0 GiB of process 77 (python), say")
+
+
 READ = [
     "proc/sys/kernel/numa_balancing",
+    "proc/cmdline",
+    "proc/swaps",
+    "proc/99/status",
+    "proc/99/numa_maps",
+    "proc/self/cgroup",
+    "sys/devices/system/cpu/isolated",
+    "sys/devices/system/cpu/nohz_full",
+    "sys/devices/system/cpu/cpufreq/policy0/related_cpus",
+    "sys/devices/system/cpu/cpufreq/policy0/scaling_governor",
+    "sys/fs/cgroup/memory.max",
     "proc/sys/vm/zone_reclaim_mode",
     "sys/kernel/mm/transparent_hugepage/enabled",
     f"{NODE}/node0/meminfo",

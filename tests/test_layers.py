@@ -13,17 +13,31 @@ ORDER = [
         "_record",
         "_address",
         "_cpulist",
+        "_catalogue.memory",
+        "_catalogue.placing",
+        "_catalogue",
         "_problems",
         "_errors",
         "_files",
         "_fields",
         "_machine",
+        "_snapshot",
         "_sysfs",
         "_pci",
     ),
-    *("_handle", "_near", "_vendors", "_vendors.nvidia", "_vendors.amd", "_vendors.intel"),
-    *("_vendors.others", "_visible", "_worker", "_discover"),
-    *("_resolve", "_options", "_placement", "_plan", "_inherited", "_syscalls", "_residency"),
+    *("_handle", "_near", "_vendors", "_vendors.nvidia", "_vendors.amd"),
+    *("_vendors.selector", "_vendors.intel", "_vendors.others", "_visible", "_worker", "_discover"),
+    *(
+        "_resolve",
+        "_options",
+        "_placement",
+        "_place",
+        "_plan",
+        "_hazards",
+        "_inherited",
+        "_syscalls",
+        "_residency",
+    ),
     *("_apply", "_assigned", "_binding", "_bind", "_spawn", "_bound", "ray", "_home", "_slab"),
     *("torch._loader", "torch._cuda", "torch._pool", "torch._tensors", "torch._rehome"),
     *("torch._threads", "torch._activations", "torch._setup", "torch"),
@@ -32,24 +46,31 @@ ORDER = [
     *("_doctor.environment", "_doctor.devices", "_doctor", "_doctor.__main__"),
     *("_bench.results", "_bench.verdict", "_bench.calibrate", "_bench.arena", "_bench.children"),
     *("_bench.memory", "_bench.copies", "_bench.copiers", "_bench"),
+    *("_fleet.topology", "_fleet.memory", "_fleet.groups", "_fleet.snapshots"),
+    *("_fleet.differences", "_fleet.words", "_fleet.hosts", "_fleet.wire"),
+    *("_fleet.slurm", "_fleet.answer", "_fleet"),
     *("_report", "_report.text", "_report.status", "_report.findings", "_report.colour"),
-    *("_report.markup", "_report.crew", "_report.drawing", "_report.tables"),
-    *("_report.bench", "_report.heat", "_report.html"),
-    *("_arguments", "_parser", "_top", "_verbs", "_terminal", "_measuring"),
+    *("_report.markup", "_report.document", "_report.crew", "_report.drawing", "_report.tables"),
+    *("_report.bench", "_report.heat", "_report.html", "_report.fleet", "_report.fleet_page"),
+    *("_arguments", "_parser", "_grammar", "_completion", "_manual", "_terminal", "_top", "_verbs"),
+    *("_progress", "_measuring", "_clustered"),
     *("_launched", "_watch", "_launch"),
-    *("_autobind.sitecustomize", "_cli", "__main__"),
+    *("_autobind.sitecustomize", "_commands", "_cli", "__main__"),
 ]
 # The vendors' dispatcher names its readers and loads one when there is a device for it.
 DISPATCHERS = {
     "_vendors": {
         *("_vendors", "_vendors.nvidia", "_vendors.amd", "_vendors.intel", "_vendors.others")
     },
+    # The model; its JSON is read and written where that is asked for.
+    "_machine": {"_snapshot"},
     "_doctor": {"_doctor"},
     # The records' JSON has the verdict in it.
     "_bench": {"_bench"},
     "_bench.results": {"_bench.verdict"},
+    "_fleet": {"_fleet"},
 }
-LONGEST = 440
+LONGEST = 410
 FILES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in SOURCE.rglob("*.py")

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numabind import Machine, MachineError
-from numabind._machine import SCHEMA, Partition
+from numabind._machine import Partition
 from numabind._problems import problem
 from numabind._record import replace
+from numabind._snapshot import SCHEMA
 from samples import gpu, machine, machines, with_devices
 
 

@@ -13,6 +13,7 @@ import pytest
 import nvml_stub
 from machines.build import build
 from machines.shapes import SHAPES
+from numabind._discover import nodes_by_driver
 from numabind._machine import Node, Partition
 from numabind._pci import place
 from numabind._record import replace
@@ -29,6 +30,7 @@ except NvmlUnavailableError as error:
 else:
     print(json.dumps({
         pci: {**fact.__dict__, "near": sorted(fact.near or ()),
+              "near_cpus": sorted(fact.near_cpus or ()),
               "partitions": [part.__dict__ for part in fact.partitions]}
         for pci, fact in facts.items()
     }))
@@ -74,6 +76,7 @@ def test_two_gpus_in_nvml_order_with_a_wide_domain(library: Path) -> None:
         "name": "NVIDIA H100",
         "memory_node": None,
         "near": [0],
+        "near_cpus": [],
         "partitions": [],
     }
     assert facts["10000:b3:00.0"]["near"] == [1]
@@ -184,6 +187,32 @@ except Exception as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("NvmlUnavailableError")
     assert cause in done.stdout
+
+
+# NVML's nodes and CPUs of a GPU, what this process may use: the nodes. Node n has CPUs 2n, 2n + 1.
+BY_DRIVER = {
+    "nodes": ({1}, {0, 1}, range(6), {1}),
+    "CPUs where it names no node": (None, {2, 3}, range(6), {1}),
+    "CPUs where it names all nodes": ({0, 1, 2}, {4, 5}, range(6), {2}),
+    "some of a node's CPUs": (None, {3}, range(6), {1}),
+    "all CPUs say nothing": ({0, 1, 2}, set(range(6)), range(6), {0, 1, 2}),
+    "all that are allowed say nothing": (None, {2, 3}, {2, 3}, None),
+    "some of what is allowed": (None, {2}, {2, 5}, {1}),
+}
+
+
+@pytest.mark.parametrize("row", BY_DRIVER.values(), ids=BY_DRIVER)
+def test_nvmls_cpu_affinity(row) -> None:
+    told, cpus, allowed, wanted = row
+    nodes = tuple(Node(n, frozenset({2 * n, 2 * n + 1})) for n in range(3))
+    by_nodes = {} if told is None else {"a": frozenset(told)}
+    found = nodes_by_driver(by_nodes, {"a": frozenset(cpus)}, nodes, frozenset(allowed))
+    assert found.get("a") == wanted
+
+
+def test_nvmls_cpus_are_read(library: Path) -> None:
+    facts = ask(library, H100.replace("mig=0", "cpus=0x8000000000000003 mig=0"))
+    assert facts["0000:17:00.0"]["near_cpus"] == [0, 1, 63]
 
 
 def test_nvmls_memory_affinity_places_a_gpu_that_firmware_does_not() -> None:

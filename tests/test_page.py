@@ -123,6 +123,11 @@ def check(machine: Machine, placed: Plan, **more: object) -> Tree:
     packages = " ".join(t for _, t in tree.all("h3") if t.startswith("Package"))
     for package in known - {None}:
         assert package in {n for part in re.findall(r"[\d,-]+", packages) for n in parse_list(part)}
+    return sound(tree, made)
+
+
+def sound(tree: Tree, made: str) -> Tree:
+    """What holds of a page whatever it is about."""
     # The page holds itself: no script, nothing fetched, and every anchor has its target.
     assert not tree.all("script") and not tree.all("link") and not tree.all("img")
     ids = [a["id"] for _, a, _ in tree.found if "id" in a]

@@ -17,7 +17,9 @@ from numabind import plan
 from numabind._problems import problem
 from numabind._process import Pages, Stray
 from numabind._record import replace
+from numabind._report.fleet_page import page as fleet_page
 from numabind._report.html import page
+from test_fleet import evil_fleet
 from test_page import EVIL, FINDING, GIB, LARGE, process
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ PAGES = {
     "nowhere": lambda: of_shape("all_minus_one"),
     "container": lambda: of_shape("container"),
     "display": lambda: of_shape("display_gpu"),
+    "fleet": lambda: fleet_page(evil_fleet(), "today"),
 }
 
 

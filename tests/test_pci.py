@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numabind import UsageError
+from machines.build import build
+from machines.shapes import SHAPES
+from numabind import UsageError, discover
 from numabind._discover import find_override, read_overrides
 from numabind._machine import Device, Node
 from numabind._pci import Override, bus_order, parse_address, parse_map, place, read_nics
@@ -132,6 +135,17 @@ def test_where_the_devices_of_a_machine_are(shape: str, nodes: list, sources: se
     found = machine(shape).devices
     assert [d.node for d in found] == nodes
     assert {d.node_source for d in found} == sources
+
+
+def test_a_bridge_above_places_what_firmware_leaves_out(tmp_path: Path) -> None:
+    # A switch in the second GPU's way is on node 1; the first GPU's port has no node either.
+    shape = SHAPES["two_socket"]
+    lost = tuple(replace(gpu, numa_node=-1) for gpu in (shape.gpus[0], shape.gpus[7]))
+    root = build(replace(shape, gpus=lost), tmp_path)
+    (second,) = (root / "sys/devices").glob("pci0000:b*/*/0000:bd:00.0")
+    (second.parent / "numa_node").write_text("1\n")
+    found = discover(root).devices
+    assert [(d.node, d.node_source) for d in found] == [(None, None), (1, "bridge")]
 
 
 def test_a_contradiction_is_the_machines_problem() -> None:

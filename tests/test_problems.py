@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from numabind._problems import CATALOGUE, HARMLESS, NOTES, as_markdown, problem
+from numabind._catalogue import CATALOGUE
+from numabind._problems import HARMLESS, NOTES, as_markdown, problem
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src/numabind").rglob("*.py"))

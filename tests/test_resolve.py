@@ -131,7 +131,32 @@ def test_the_device_of_a_rank(row) -> None:
 
 def test_no_device_says_whether_a_variable_hides_them() -> None:
     (said,) = seat_of_rank(FOUR, visible(FOUR, {"CUDA_VISIBLE_DEVICES": ""}), 0, 1, None).problems
-    assert "CUDA_VISIBLE_DEVICES hides all 4" in said.cause
+    assert said.cause == "CUDA_VISIBLE_DEVICES hides all 4 devices"
+
+
+# CUDA_VISIBLE_DEVICES: what is said to a worker of local rank 3
+REMARKS = {
+    "0,1,x": "4 workers, 2 visible devices (CUDA_VISIBLE_DEVICES: 'x' names no device here",
+    "0,0": "hides all 4 devices: '0' names a device twice, so CUDA shows none",
+    "4,6": "hides all 4 devices: '4' is past the last of 4, and the list ends there",
+    "GPU-9,0": "hides all 4 devices: 'GPU-9' names no device here",
+    "-1": "hides all 4 devices",
+}
+
+
+@pytest.mark.parametrize("value", REMARKS)
+def test_why_a_list_shows_fewer_devices_than_it_has_entries(value: str) -> None:
+    (said,) = seat_of_rank(
+        FOUR, visible(FOUR, {"CUDA_VISIBLE_DEVICES": value}), 3, 4, None
+    ).problems
+    assert REMARKS[value] in said.cause
+
+
+def test_an_instance_of_which_nothing_is_known() -> None:
+    seen = visible(UNLIKE, {"CUDA_VISIBLE_DEVICES": "MIG-aa"})
+    (said,) = seat_of_rank(UNLIKE, seen, 0, 1, None).problems
+    assert said.name == "no-device"
+    assert "nvidia-ml-py" in said.cause
 
 
 ALL = {

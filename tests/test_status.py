@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +20,21 @@ from hypothesis import strategies as st
 from typing_extensions import Self
 
 import numabind
-from launchers.pretend import ADDRESSES, CPUS, HALVES, write_snapshot
-from numabind import _holders, _pages, _proc
+from launchers.pretend import ADDRESSES, ALL, CPUS, HALVES, write_snapshot
+from machines.build import build
+from machines.known import KNOWN
+from machines.shapes import SHAPES
+from numabind import _holders, _pages, _proc, discover
 from numabind._arguments import StatusArguments, lean_status
 from numabind._parser import make_parser
 from numabind._process import Pages, Process, Stray
 from numabind._report.status import prometheus_text, size, status_text
 from numabind._residency import parse_numa_maps
 from numabind._status import _elsewhere, _strays, with_share
+from numabind._sysfs import Root
+from numabind._vendors.amd import read_processes
 from numabind._verbs import below
+from samples import NO_RUNTIME
 
 BIN = Path(sys.executable).with_name("numabind")
 GIB = 1 << 30
@@ -93,6 +101,23 @@ def test_what_numabind_bound_is_near_its_gpu(environ: dict[str, str]) -> None:
         done = numabind_status(environ, "--min-local=0", worker.pid)
         assert done.returncode == 1
         assert "1 threads are elsewhere" in done.stderr
+
+
+def test_a_mask_that_shrank_since(environ: dict[str, str], tmp_path: Path) -> None:
+    snapshot = json.loads(Path(environ["NUMABIND_SNAPSHOT"]).read_text())
+    first, second = snapshot["nodes"]
+    first["cpus"], second["cpus"] = ALL, ""
+    snapshot["cpus"] = [{**cpu, "node": 0} for cpu in snapshot["cpus"]]
+    file = tmp_path / "whole.json"
+    file.write_text(json.dumps(snapshot))
+    environ = {**environ, "NUMABIND_SNAPSHOT": str(file)}
+    with Worker(environ, "--gpu", ADDRESSES[0]) as worker:
+        process = only(numabind_status(environ, "--json", worker.pid))
+        assert "affinity-not-kept" not in {said["name"] for said in process["problems"]}
+        os.sched_setaffinity(worker.pid, CPUS[:1])
+        process = only(numabind_status(environ, "--json", worker.pid))
+    (said,) = (s for s in process["problems"] if s["name"] == "affinity-not-kept")
+    assert f"was given CPUs {ALL} and has {CPUS[0]}" in said["cause"]
 
 
 def test_a_rank_in_the_environment_says_which_gpu(environ: dict[str, str]) -> None:
@@ -232,11 +257,13 @@ def test_a_process_whose_first_thread_ended() -> None:
 UNPRIVILEGED = """
 import os
 from numabind import _holders, _proc
+class Everything(dict):
+    __contains__ = lambda self, pid: True
 if os.fork():
     os.wait()
 else:
     os.setuid(12345)
-    print(_proc.may_trace(), _holders._unseen({}) > _holders._unseen({os.getppid(): ()}) >= 0)
+    print(_proc.may_trace(), _holders._unseen({}) > _holders._unseen(Everything()) == 0)
 """
 
 
@@ -249,6 +276,73 @@ def test_other_users_processes_are_counted() -> None:
     assert _holders._unseen({}) == 0
 
 
+SEEN_BY_NOBODY = """
+import os
+from numabind import _proc
+os.setgroups([])
+os.setgid(12345)
+os.setuid(12345)
+print(_proc.hidden())
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("how", [0, 1, 2, 4])
+def test_who_hides_processes(how: int) -> None:
+    script = f'mount -t proc -o hidepid={how} proc /proc && exec "$0" -c "$1"'
+    words = ["unshare", "--mount", "sh", "-c", script, sys.executable, SEEN_BY_NOBODY]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert ("mounted with hidepid" in done.stdout) == (how > 0)
+
+
+@pytest.mark.root
+def test_numbers_of_another_namespace_are_nobodys_here(environ: dict[str, str]) -> None:
+    """In a PID namespace of its own that still has the /proc of the one above."""
+
+    def ask(*words: str) -> subprocess.CompletedProcess[str]:
+        above = ["unshare", "--pid", "--fork", str(BIN), "status", *words]
+        return subprocess.run(above, env=environ, capture_output=True, text=True, check=False)
+
+    done = ask("1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no process 1: /proc is that of another PID namespace" in done.stderr
+    done = ask("--json")
+    assert [said["name"] for said in json.loads(done.stdout)["problems"]] == ["processes-unseen"]
+    assert ask("--min-local", "0").returncode == 1
+
+
+def test_names_are_read_as_they_are() -> None:
+    process = os.getpid()
+    file = Path(f"/proc/{process}/task/{process}/comm")
+    before = file.read_bytes()
+    try:
+        file.write_bytes(b"a\rb\n\n")
+        assert _proc.name(process, process) == "a\rb\n\n"
+    finally:
+        file.write_bytes(before.removesuffix(b"\n"))
+
+
+def test_metrics_are_utf8_whatever_the_terminal_is(environ: dict[str, str]) -> None:
+    words = [sys.executable, "-c", "open('/proc/self/comm', 'w').write('né'); input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, env={**environ, "LC_ALL": "C.UTF-8"}) as it:
+        while _proc.name(it.pid) != "né":
+            time.sleep(0.02)
+        command = [str(BIN), "status", "--prometheus", str(it.pid)]
+        ascii_only = {**environ, "PYTHONIOENCODING": "ascii"}
+        done = subprocess.run(command, env=ascii_only, capture_output=True, check=True)
+        it.kill()
+    assert ',name="né",' in done.stdout.decode("utf-8")
+
+
+def test_what_is_below_is_never_in_the_answer(environ: dict[str, str]) -> None:
+    script = '"$0" status --json --min-local 1 2 2>&-'
+    done = subprocess.run(
+        ["sh", "-c", script, str(BIN)], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    json.loads(done.stdout)
+
+
 def test_nothing_is_near_where_near_is_not_known() -> None:
     assert Process(7, "x", threads=3).as_dict()["threads_near"] is None
 
@@ -259,8 +353,8 @@ def test_a_number_of_another_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
         os, "readlink", lambda path: "pid:[4026532999]" if path.endswith("ns/pid") else read(path)
     )
     with open("/dev/null"):
-        assert _holders._is_stranger(os.getpid())
-    assert not _holders._is_stranger(1 << 22)
+        assert _holders._is_stranger(os.getpid(), "/dev/nvidia")
+    assert not _holders._is_stranger(1 << 22, "/dev/nvidia")
 
 
 def test_wrong_arguments() -> None:
@@ -284,6 +378,39 @@ def test_open_files_name_gpus(tmp_path: Path) -> None:
         both = _holders.opened_by(os.getpid(), files, frozenset())
         assert both == {"0000:17:00.0", "0000:c1:00.0"}
     assert _holders.opened_by(1 << 22, files, frozenset()) == frozenset(), "gone"
+
+
+# machine: files, and the address of the device that each is of
+DEVICE_FILES = {
+    "AMD": ("mi300x_nps1", {"/dev/dri/renderD131": "0000:65:00.0"}),
+    "AMD, a partition": (
+        "mi300x_partitions",
+        {"/dev/dri/renderD130": "0000:05:00.0", "/dev/dri/renderD137": "0000:85:00.0"},
+    ),
+    "Intel": ("aurora", {"/dev/dri/renderD129": "0000:42:00.0"}),
+    "Gaudi": ("gaudi2", {"/dev/accel/accel2": "0000:33:00.0"}),
+    "NVIDIA": ("hgx_h100", {"/dev/nvidia7": "0000:df:00.0"}),
+}
+
+
+@pytest.mark.parametrize(("name", "wanted"), DEVICE_FILES.values(), ids=DEVICE_FILES)
+def test_whose_device_file_it_is(name: str, wanted: dict[str, str], tmp_path: Path) -> None:
+    root = build({**SHAPES, **KNOWN}[name], tmp_path)
+    files = _holders.device_files(discover(root, NO_RUNTIME).devices, Root(str(root)))
+    assert wanted.items() <= files.items()
+
+
+def test_kfd_says_who_has_memory_where(tmp_path: Path) -> None:
+    # KFD nodes 0 and 1 are the sockets; 2 to 9 are the GPUs, with ids from 4098 on.
+    vram = {"41/vram_4098": 0, "41/vram_4101": 4096, "42/vram_4099": 10, "42/vram_4105": 20}
+    vram |= {"43/vram_4098": 0, "44/pasid": 32769}
+    listed = tuple((f"sys/class/kfd/kfd/proc/{name}", f"{n}\n") for name, n in vram.items())
+    shape = KNOWN["mi300x_nps1"]
+    root = build(replace(shape, files=(*shape.files, *listed)), tmp_path)
+    assert read_processes(Root(str(root))) == {
+        41: {"0000:65:00.0"},
+        42: {"0000:26:00.0", "0000:e5:00.0"},
+    }
 
 
 # -- pages
@@ -331,7 +458,7 @@ def test_the_share_leaves_out_page_cache() -> None:
     assert with_share(pages, frozenset({0, 1})).local == 1.0
     assert with_share(Pages("numa_maps", {0: {"file": 5}}), frozenset({0})).local is None
     sampled = with_share(
-        Pages("sample", {0: {"anonymous": 10}, 1: {"anonymous": 30}}, asked=4096, found=400),
+        Pages("sample", {0: {"anonymous": 10}, 1: {"anonymous": 30}}, asked=4096, found=(0, 400)),
         frozenset({1}),
     )
     assert sampled.local == 0.75
@@ -342,8 +469,47 @@ def test_the_share_leaves_out_page_cache() -> None:
 @given(st.integers(1, 10_000), st.data())
 def test_intervals_hold_the_share(seen: int, data: st.DataObject) -> None:
     near = data.draw(st.integers(0, seen))
-    low, high = _pages.interval(near, seen)
+    low, high = _pages.interval(near / seen, seen)
     assert 0 <= low <= near / seen <= high <= 1
+
+
+# Of ordinary memory and of hugetlbfs's: GiB, share of page cache, share that is near, draws.
+POPULATIONS = {
+    "one": ((30, 0.0, 0.5, 1500), None),
+    "nearly all near": ((30, 0.5, 0.998, 1500), None),
+    "few huge pages": ((100, 0.0, 0.5, 1500), (1, 0.0, 1.0, 2048)),
+    "few hits in little": ((30, 0.3, 0.5, 110), (70, 0.0, 1.0, 2048)),
+    "huge pages far": ((30, 0.7, 0.9, 1500), (30, 0.0, 0.1, 2048)),
+}
+
+
+@pytest.mark.parametrize("populations", POPULATIONS.values(), ids=POPULATIONS)
+def test_95_of_100_intervals_hold_what_is_so(populations: tuple[Any, ...]) -> None:
+    chance = random.Random(4)
+    held, tries = 0, 300
+    memory = [gib * (1 - cache) for gib, cache, _, _ in filter(None, populations)]
+    parts = zip(memory, filter(None, populations), strict=True)
+    truth = sum(gib * part[2] for gib, part in parts) / sum(memory)
+    for _ in range(tries):
+        by_node: dict[int, dict[str, int]] = {0: {}, 1: {}}
+        found = [0, 0]
+        for number, population in enumerate(populations):
+            if population is None:
+                continue
+            gib, cache, part, draws = population
+            hits = sum(chance.random() >= cache for _ in range(draws))
+            near = sum(chance.random() < part for _ in range(hits))
+            kind = "huge" if number else "anonymous"
+            by_node[0][kind] = round(gib * GIB * near / draws)
+            by_node[1][kind] = round(gib * GIB * (hits - near) / draws)
+            if not number:
+                by_node[1]["file"] = round(gib * GIB * (draws - hits) / draws)
+            found[1 - number] = hits
+        pages = Pages("sample", by_node, found=(found[0], found[1]))
+        low, high = with_share(pages, frozenset({0})).interval or (1, 0)
+        held += low <= truth <= high
+    # Three standard deviations below 95 in 100.
+    assert held >= tries * 0.91
 
 
 RANGES = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 50)), min_size=1, max_size=20)
@@ -351,13 +517,13 @@ RANGES = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 50)), min_size=
 
 @given(RANGES, st.integers(1, 200), st.randoms(use_true_random=False))
 def test_draws_are_spread_over_all_that_is_mapped(
-    sizes: list[tuple[int, int]], draws: int, random: Any
+    sizes: list[tuple[int, int]], draws: int, noise: Any
 ) -> None:
     ranges, address = [], 4096
     for number, (pages, gap) in enumerate(sizes):
         ranges.append(_pages.Range(address, address + pages * 4096, str(number)))
         address += (pages + gap) * 4096
-    pages, spans = _pages.drawn(ranges, draws, random.randbytes(4 * draws))
+    pages, spans = _pages.drawn(ranges, draws, noise.randbytes(4 * draws))
     starts = [0, *(end for _, end in spans)]
     kinds = [
         kind for start, (kind, end) in zip(starts, spans, strict=False) for _ in range(start, end)
@@ -414,7 +580,7 @@ def test_below() -> None:
         0.9,
     )
     assert found == [
-        "process 2: 50.0% of its memory is local, not 90.0%",
+        "process 2: 50% of its memory is local, not 90%",
         "process 3: 1 threads are elsewhere",
         "process 4: where it belongs is not known",
         "process 5: its pages can't be told",

@@ -122,6 +122,12 @@ def test_lines_where_there_is_no_terminal(sleeper: int) -> None:
     assert [line.split()[1] for line in lines] == ["PID", str(sleeper)] * 2
 
 
+def test_lines_without_standard_input(sleeper: int) -> None:
+    script = f"{BIN} top -n 1 {sleeper} <&-"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stderr, len(done.stdout.splitlines())) == ("", 2)
+
+
 @pytest.mark.parametrize(
     "words", [("-n", "0"), ("-d", "0"), ("-d", "x"), ("--sort", "x"), ("4194305",)]
 )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numabind import UsageError
-from numabind._worker import LAUNCHERS, detect
+from numabind._worker import LAUNCHERS, detect, names_one_device
 
 TORCHRUN = {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}
 NOBODY = (None, None, None, [])
@@ -95,6 +95,15 @@ def test_which_worker(environ, rank, size, launcher, said) -> None:
     found = detect(environ)
     assert (found.local_rank, found.local_size, found.launcher) == (rank, size, launcher)
     assert [p.name for p in found.problems] == said
+
+
+ONE = ["3", " 3 ", "GPU-5d0c", "MIG-GPU-5d0c/1/0", "level_zero:1", "level_zero:1.0"]
+NOT_ONE = ["", "-1", "all", "0,1", "0-3", "level_zero:*", "*:gpu", "level_zero:0;level_zero:1"]
+
+
+@pytest.mark.parametrize("value", [*ONE, *NOT_ONE])
+def test_whether_a_variable_names_one_device(value: str) -> None:
+    assert names_one_device(value) == (value in ONE)
 
 
 def test_every_launcher_has_a_row() -> None:

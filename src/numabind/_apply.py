@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from numabind._residency import Moved
 
-_EPERM, _EACCES, _EINVAL, _ENOSYS, _ESRCH = 1, 13, 22, 38, 3
+_EPERM, _ENOENT, _ESRCH, _EACCES, _EINVAL = 1, 2, 3, 13, 22
 # Above this, counting a process's pages takes longer than a start-up should.
 _COUNT_BELOW = 4 << 30
 # What the plan asks for, and the kernel's policies that give it, best first. PREFERRED_MANY spills
@@ -59,17 +59,20 @@ class Threads:
 
 def task_ids() -> list[int]:
     """The thread ids of this process, the main thread's first; only the caller's without /proc."""
-    if not sees_own_threads():
-        return [_thread.get_native_id()]
-    return sorted(int(name) for name in os.listdir("/proc/self/task"))
+    return _tasks()[0]
 
 
-def sees_own_threads() -> bool:
-    """Whether /proc is there and of this PID namespace: another's thread ids are strangers here."""
+def _tasks() -> tuple[list[int], str]:
+    """The thread ids of this process, and why the caller's is the only one, "" if all are seen."""
     try:
-        return os.readlink("/proc/self") == str(os.getpid()) and os.path.isdir("/proc/self/task")
-    except OSError:
-        return False
+        if os.readlink("/proc/self") == str(os.getpid()):
+            return sorted(int(name) for name in os.listdir("/proc/self/task")), ""
+        # The thread ids of another PID namespace are strangers here.
+        why = "/proc is of another PID namespace"
+    except OSError as error:
+        gone = error.errno == _ENOENT
+        why = "/proc is not mounted" if gone else f"/proc/self/task: {error.strerror}"
+    return [_thread.get_native_id()], why
 
 
 def own_mask(tid: int = 0) -> frozenset[int]:
@@ -82,42 +85,50 @@ def own_mask(tid: int = 0) -> frozenset[int]:
 
 
 def bind_threads(cpus: frozenset[int], born: frozenset[int], ours: frozenset[int]) -> Threads:
-    """Give every thread of this process the mask `cpus`, until a pass finds no new thread.
+    """Give every thread of this process the mask `cpus`, until two passes find none outside.
 
     A thread whose mask is narrower than `born` by its own choice is left; `ours` is the mask that
     an earlier bind gave, which is not its own choice.
     """
     caller = _thread.get_native_id()
     before: dict[int, frozenset[int]] = {}
-    bound: list[int] = []
+    bound: set[int] = set()
     kept: list[int] = []
-    while True:
-        fresh = [tid for tid in task_ids() if tid not in before]
-        if not fresh:
-            break
-        for tid in fresh:
+    first = True
+    # Two: the kernel's listing can miss a thread while another ends.
+    passes = 0
+    while passes < 2:
+        passes += 1
+        for tid in task_ids():
+            if tid in before or tid in bound:
+                continue
             try:
                 mask = frozenset(os.sched_getaffinity(tid))
+                if mask == cpus and not first:
+                    bound.add(tid)  # born of a bound thread since
+                    continue
                 before[tid] = mask
                 if tid != caller and mask < born and mask not in (ours, cpus):
                     kept.append(tid)
                     continue
                 os.sched_setaffinity(tid, cpus)
-                bound.append(tid)
+                bound.add(tid)
+                passes = 0
             except OSError as error:
                 before.setdefault(tid, frozenset())
                 if error.errno == _ESRCH:
                     continue
                 put_back(tuple(before.items()))
                 return Threads(problems=(_refused(error, cpus),))
+        first = False
     # The caller by its own name, 0: whatever /proc shows, this is who must be in its place.
-    said = _not_kept([0, *bound], cpus)
-    if not sees_own_threads():
-        cause = "/proc is missing or of another PID namespace"
-        said = (*said, problem("threads-unseen", cause))
+    said = _not_kept([0, *sorted(bound)], cpus)
+    unseen = _tasks()[1]
+    if unseen:
+        said = (*said, problem("threads-unseen", unseen))
     names = tuple(_thread_name(tid) for tid in kept)
     if kept:
-        cause = f"{len(kept)} of {len(before)} threads: {', '.join(names[:8])}"
+        cause = f"{len(kept)} of {len(kept) + len(bound)} threads: {', '.join(names[:8])}"
         said = (*said, problem("threads-kept", cause))
     return Threads(len(bound), names, tuple(before.items()), said)
 
@@ -177,16 +188,17 @@ def put_back(masks: tuple[tuple[int, frozenset[int]], ...]) -> None:
 
 def undo_masks(undo: Undo) -> None:
     """Put masks back; threads born since with the mask that was given get the bound thread's."""
-    if undo.alone:
-        put_back(undo.masks)
-        return
+    put_back(undo.masks)
     before = dict(undo.masks)
-    born_since = {
-        tid: before.get(undo.tid, frozenset[int]())
-        for tid in task_ids()
-        if tid not in before and _mask_of(tid) == undo.given
-    }
-    put_back((*undo.masks, *born_since.items()))
+    back = before.get(undo.tid, frozenset())
+    passes = 0
+    while passes < 2 and not undo.alone and back not in (frozenset(), undo.given):
+        passes += 1
+        for tid in task_ids():
+            if tid not in before and _mask_of(tid) == undo.given:
+                _give(tid, back)
+                # Where it can't be given (the CPUs are gone), trying again is no use.
+                passes = 0 if _mask_of(tid) == back else passes
 
 
 def _give(tid: int, mask: frozenset[int]) -> None:

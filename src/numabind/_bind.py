@@ -11,8 +11,8 @@ from numabind._apply import Undo
 from numabind._assigned import Assigned, assigned_by_ray
 from numabind._binding import Binding, unbound
 from numabind._cpulist import format_list, parse_list
-from numabind._discover import Questions, discover_here, readable_or_problem
-from numabind._errors import BindError, MachineError, UsageError
+from numabind._discover import Questions, discover_here
+from numabind._errors import BindError, UsageError
 from numabind._machine import Machine
 from numabind._options import Options, make_options, options_of
 from numabind._placement import Placement
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from typing_extensions import Unpack
+
+    from numabind._options import OptionWords
+
 OMP = "OMP_NUM_THREADS"
+_EXHAUSTED = (23, 24)  # ENFILE, EMFILE
 
 
 @record
@@ -63,7 +68,9 @@ class _Mark:
     choices: str
 
 
-def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) -> Binding:
+def bind(
+    gpu: str | None = None, local_rank: int | None = None, **options: Unpack[OptionWords]
+) -> Binding:
     """Bind this process, all its threads, to the CPUs and memory near its GPU.
 
     Scope: the CPU mask goes to every thread of the process, the memory policy to the calling thread
@@ -97,7 +104,7 @@ def bind(gpu: str | None = None, local_rank: int | None = None, **options: Any) 
     return binding
 
 
-def attempt(given: dict[str, Any], request: Request) -> Binding:
+def attempt(given: Mapping[str, Any], request: Request) -> Binding:
     """Bind this process as `given` and the environment's settings ask, and record the event.
 
     The arguments were checked before, so what can't be understood is the environment's or the
@@ -114,7 +121,7 @@ def attempt(given: dict[str, Any], request: Request) -> Binding:
             binding = apply(prepare(request), request)
     except BindError:
         raise
-    except (MachineError, UsageError) as error:
+    except (OSError, UsageError) as error:
         binding = unbound(as_problem(error))
         if given.get("strict", environ.get("NUMABIND_STRICT", "").strip() == "1"):
             with_event(binding, environ)
@@ -122,11 +129,19 @@ def attempt(given: dict[str, Any], request: Request) -> Binding:
     return with_event(binding, environ)
 
 
-def as_problem(error: MachineError | UsageError) -> Problem:
-    """What the environment or the machine got wrong, for callers that must not fail."""
-    if isinstance(error, MachineError):
-        return readable_or_problem(error)
-    return problem("bad-setting", str(error))
+def as_problem(error: OSError | UsageError) -> Problem:
+    """What the environment or the machine got wrong, for callers that must not fail.
+
+    An OSError that is no MachineError comes of importing a module of numabind.
+    """
+    below: BaseException | None = error
+    while below is not None:
+        if isinstance(below, OSError) and below.errno in _EXHAUSTED:
+            return problem("out-of-descriptors", f"{below.filename}: {below.strerror}")
+        below = below.__cause__
+    if isinstance(error, UsageError):
+        return problem("bad-setting", str(error))
+    return problem("machine-unreadable", str(error))
 
 
 def why_not(environ: Mapping[str, str]) -> Problem | None:
@@ -168,7 +183,7 @@ def machine_of(request: Request) -> Machine:
     environ = request.environ
     caches = request.options.mode == "core-complex"
     network = request.options.near is not None
-    questions = Questions(caches=caches, network=network, runtime=False)
+    questions = Questions(caches=caches, network=network, runtime=False, settings=False)
     machine = discover_here(environ, questions)
     if _needs_runtime(machine, request):
         machine = discover_here(environ, replace(questions, runtime=True))
@@ -347,11 +362,11 @@ def with_event(binding: Binding, environ: Mapping[str, str]) -> Binding:
     path = environ.get("NUMABIND_EVENTS")
     if not path:
         return binding
-    import json
-    import time
-
-    event = {"time": time.time(), "host": os.uname().nodename, **binding.as_dict()}
     try:
+        import json
+        import time
+
+        event = {"time": time.time(), "host": os.uname().nodename, **binding.as_dict()}
         # O_NONBLOCK: a pipe without a reader is an error, not a wait.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         handle = os.open(path, flags, 0o644)
@@ -374,6 +389,13 @@ def logger() -> Any:
 
 def log_problems(problems: tuple[Problem, ...]) -> None:
     """Each as one WARNING, notes as INFO."""
+    try:
+        log = logger()
+    except OSError:
+        # No file can be opened, and logging was not imported before; still nothing is silent.
+        warnings = [said.text for said in problems if said.name not in NOTES]
+        if sys.stderr is not None:
+            sys.stderr.write("".join(f"numabind: WARNING {text}\n" for text in warnings))
+        return
     for said in problems:
-        log = logger().info if said.name in NOTES else logger().warning
-        log("%s", said.text)
+        (log.info if said.name in NOTES else log.warning)("%s", said.text)

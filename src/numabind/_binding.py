@@ -92,7 +92,9 @@ class Binding:
             memory += f":{format_list(self.memory_nodes)}"
         parts.append(f"memory {memory}")
         if self.threads is not None:
-            parts.append(f"threads {self.threads}")
+            one = any(said.name == "one-openmp-thread" for said in self.problems)
+            kept = " (OMP_NUM_THREADS=1 stays)" if one else ""
+            parts.append(f"threads {self.threads}{kept}")
         if self.pages_moved is not None:
             parts.append(f"pages moved {self.pages_moved}, left {self.pages_left}")
         elif self.bytes_elsewhere:

@@ -12,6 +12,12 @@ from numabind._errors import UsageError
 from numabind._options import make_options
 from numabind._resolve import check_named
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from numabind._options import OptionWords
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -24,7 +30,7 @@ def bound(
     gpu: str | None = None,
     local_rank: int | None = None,
     rank_argument: int | None = None,
-    **options: Any,
+    **options: Unpack[OptionWords],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def bound(
     function: Any = None,
@@ -33,7 +39,7 @@ def bound(
     gpu: str | None = None,
     local_rank: int | None = None,
     rank_argument: int | None = None,
-    **options: Any,
+    **options: Unpack[OptionWords],
 ) -> Any:
     """Make a callable bind its process, all its threads, before it does its work.
 

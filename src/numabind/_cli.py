@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from numabind._bind import Request
     from numabind._handle import Visible
     from numabind._machine import Machine
-    from numabind._placement import Plan
+    from numabind._placement import Placement, Plan
 
 
 class Exit:
@@ -96,7 +97,6 @@ def run(values: dict[str, Any], command: list[str]) -> int:
     """Bind this process and become the command: same pid, its signals, its exit code."""
     from numabind import _bind
     from numabind._binding import unbound
-    from numabind._discover import readable_or_problem
     from numabind._options import make_options, options_of
     from numabind._resolve import check_named
     from numabind._terminal import become, say, tell
@@ -112,7 +112,7 @@ def run(values: dict[str, Any], command: list[str]) -> int:
             planned = _bind.prepare(request)
         except MachineError as error:
             # No /sys in this container, say: no reason to keep the command from running.
-            binding = unbound(readable_or_problem(error))
+            binding = unbound(_bind.as_problem(error))
             if options.strict:
                 raise BindError(binding.problems) from error
         else:
@@ -120,7 +120,7 @@ def run(values: dict[str, Any], command: list[str]) -> int:
                 if said.name in ("device-not-found", "near-not-found"):
                     flag = "--gpu" if said.name == "device-not-found" else "--near"
                     raise UsageError(f"{flag}: {said.cause}. {said.remedy}")
-            binding = _bind.apply(planned, request)
+            binding = _bind.apply(_not_around(planned, request, command), request)
         binding = _bind.with_event(binding, environ)
         if as_json:
             import json
@@ -135,6 +135,42 @@ def run(values: dict[str, Any], command: list[str]) -> int:
         _bind.with_event(unbound(early), environ)
         say((early,), quiet=bool(quiet))
     return become("run", command)
+
+
+def _not_around(
+    planned: tuple[Machine, Placement], request: Request, command: list[str]
+) -> tuple[Machine, Placement]:
+    """The same, or no place where the command starts workers of several GPUs.
+
+    They would all inherit one worker's place.
+    """
+    from numabind._commands import launcher_in
+
+    launcher = launcher_in(command)
+    named = request.gpu is not None or request.local_rank is not None
+    if launcher is None or named or request.options.near is not None:
+        return planned
+    from numabind._problems import problem
+    from numabind._record import replace
+    from numabind._visible import visible
+
+    machine, placement = planned
+    count = len(visible(machine, request.environ).handles)
+    if count < 2 or len(machine.nodes) < 2:
+        return planned
+    said = problem("run-around-launcher", f"{launcher} starts workers, and sees {count} devices")
+    return machine, replace(
+        placement,
+        device=None,
+        pci=None,
+        uuid=None,
+        node=None,
+        cpus=machine.allowed.cpus,
+        memory_nodes=frozenset(),
+        memory_policy="none",
+        bound=False,
+        problems=(said,),
+    )
 
 
 def _ready() -> None:
@@ -154,7 +190,7 @@ def _other_verbs(words: list[str]) -> int:
     parser = make_parser()
     # argparse would take what follows -- for its own: the command is cut off before.
     command: list[str] = []
-    if words and words[0] in COMMANDS and "--" in words:
+    if words and (words[0] in COMMANDS or words[:2] == ["fleet", "survey"]) and "--" in words:
         cut = words.index("--")
         words, command = words[:cut], words[cut + 1 :]
     parsed = parser.parse_args(words)
@@ -292,6 +328,15 @@ def _top(parsed: argparse.Namespace, _: list[str]) -> int:
     return top_verb(parsed)
 
 
+def _completion(parsed: argparse.Namespace, _: list[str]) -> int:
+    from numabind._completion import script
+    from numabind._grammar import grammar
+    from numabind._parser import make_parser
+
+    print(script(parsed.shell, *grammar(make_parser())), end="")
+    return Exit.DONE
+
+
 def _bench(parsed: argparse.Namespace, _: list[str]) -> int:
     from numabind._measuring import bench_verb
 
@@ -305,6 +350,12 @@ def _calibrate(parsed: argparse.Namespace, _: list[str]) -> int:
     ours = ("NUMABIND_MAP", "NUMABIND_SNAPSHOT")
     environ = {name: value for name, value in os.environ.items() if name not in ours}
     return calibrate_verb(parsed, _machine(parsed, environ)[0])
+
+
+def _fleet(parsed: argparse.Namespace, command: list[str]) -> int:
+    from numabind._clustered import report_verb, survey_verb
+
+    return report_verb(parsed) if parsed.part == "report" else survey_verb(parsed, command)
 
 
 def _start(parsed: argparse.Namespace, command: list[str]) -> int:
@@ -334,6 +385,8 @@ _VERBS = {
     "doctor": _doctor,
     "report": _report,
     "top": _top,
+    "completion": _completion,
     "bench": _bench,
     "calibrate": _calibrate,
+    "fleet": _fleet,
 }

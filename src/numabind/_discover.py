@@ -8,15 +8,26 @@ from numabind._address import parse_address
 from numabind._cpulist import format_list
 from numabind._errors import MachineError, UsageError
 from numabind._machine import Allowed, Device, Machine, Node, Partition
-from numabind._pci import Override, parse_map, place, read_bridges, read_devices, read_nics
+from numabind._pci import (
+    Override,
+    parse_map,
+    place,
+    read_bridges,
+    read_devices,
+    read_nics,
+    read_node_above,
+    with_settings,
+)
 from numabind._problems import Problem, problem
 from numabind._record import record, replace
 from numabind._sysfs import (
+    NODE,
     NVIDIA,
     PCI,
     Root,
     parse_meminfo,
     read_allowed,
+    read_allowed_nodes,
     read_cpus,
     read_host,
     read_nodes,
@@ -34,12 +45,14 @@ class Questions:
     """What the caller wants to know; the rest is not read.
 
     `caches`: L3 groups. `network`: NICs, disks and the PCI tree. `runtime`: NVML may
-    be asked (slow: it loads the driver's library). `overrides`: the lines of NUMABIND_MAP.
+    be asked (slow: it loads the driver's library). `settings`: the drivers' versions, the width of
+    links, kernel.numa_balancing. `overrides`: the lines of NUMABIND_MAP.
     """
 
     caches: bool = True
     network: bool = True
     runtime: bool = True
+    settings: bool = True
     overrides: tuple[Override, ...] = ()
 
 
@@ -56,12 +69,16 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
     place_to_read = Root(os.fspath(root))
     online = read_online(place_to_read)
     bare = read_devices(place_to_read, online)
-    devices, driver_nodes, said = bare, dict[str, frozenset[int]](), tuple[Problem, ...]()
+    devices, said = bare, tuple[Problem, ...]()
+    driver_nodes, driver_cpus = dict[str, frozenset[int]](), dict[str, frozenset[int]]()
     if bare:
         from numabind._vendors import identify
 
         known = identify(place_to_read, bare, questions.runtime)
-        devices, driver_nodes, said = known.devices, known.driver_nodes, known.problems
+        devices, said = known.devices, known.problems
+        driver_nodes, driver_cpus = known.driver_nodes, known.driver_cpus or {}
+        if questions.settings:
+            devices = with_settings(place_to_read, devices)
     own_memory = frozenset(d.memory_node for d in devices if d.memory_node is not None)
     if not own_memory and place_to_read.exists(NVIDIA):
         from numabind._vendors.nvidia import read_proc
@@ -71,9 +88,17 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
     nodes, overlaps = without_overlaps(read_nodes(place_to_read, online, own_memory))
     numa = bool(nodes)
     if not numa:
+        _check_not_hidden(place_to_read, bare)
         memory = place_to_read.parse("proc/meminfo", parse_meminfo)
         nodes = (Node(0, online, memory, (10,), "cpu"),)
-    devices, problems = _placed(devices, nodes, online, driver_nodes, questions)
+    allowed = read_allowed(place_to_read, online, nodes)
+    driver_nodes = nodes_by_driver(driver_nodes, driver_cpus, nodes, allowed.cpus)
+    above = {
+        device.pci: read_node_above(place_to_read, device.pci)
+        for device in devices
+        if device.numa_node is None or device.numa_node < 0
+    }
+    devices, problems = _placed(devices, nodes, online, driver_nodes, questions, above=above)
     if questions.network:
         devices = tuple(
             replace(device, bridges=read_bridges(place_to_read, device.pci)) for device in devices
@@ -82,13 +107,47 @@ def discover(root: str | os.PathLike[str] = "/", questions: Questions | None = N
         nodes=nodes,
         cpus=read_cpus(place_to_read, online, nodes, questions.caches),
         devices=devices,
-        allowed=read_allowed(place_to_read, online, nodes),
-        host=read_host(place_to_read, numa),
+        allowed=allowed,
+        host=read_host(place_to_read, numa, questions.settings),
         offline_cpus=read_offline(place_to_read, online),
         nics=read_nics(place_to_read, nodes) if questions.network else (),
         problems=said + overlaps + problems,
         disks=read_nics(place_to_read, nodes, "0x0108") if questions.network else (),
     )
+
+
+def _check_not_hidden(root: Root, devices: tuple[Device, ...]) -> None:
+    """MachineError where /sys shows no nodes, though the kernel has several (a masked /sys).
+
+    Taken for a machine of one node, everything would be put on node 0.
+    """
+    mems = read_allowed_nodes(root) or frozenset()
+    named = {d.numa_node for d in devices if d.numa_node is not None}
+    several = sorted(node for node in mems | named if node > 0)
+    if several:
+        raise MachineError(
+            root.path + NODE,
+            f"is not there, though this kernel has a node {several[0]}",
+            "mount /sys into the container, read-only and whole",
+        )
+
+
+def nodes_by_driver(
+    told: Mapping[str, frozenset[int]],
+    cpus: Mapping[str, frozenset[int]],
+    nodes: tuple[Node, ...],
+    allowed: frozenset[int],
+) -> dict[str, frozenset[int]]:
+    """Which nodes the driver thinks near, by PCI address: as it says, else by the CPUs it names.
+
+    NVML leaves out CPUs that this process may not use, so if it names all that are left, that says
+    nothing. Pure.
+    """
+    found = dict(told)
+    for pci, near in cpus.items():
+        if len(found.get(pci, ())) != 1 and near & allowed < allowed:
+            found[pci] = frozenset(node.id for node in nodes if node.cpus & near)
+    return found
 
 
 def without_overlaps(
@@ -130,6 +189,8 @@ def _placed(
     online: frozenset[int],
     driver_nodes: Mapping[str, frozenset[int]],
     questions: Questions,
+    *,
+    above: Mapping[str, int | None],
 ) -> tuple[tuple[Device, ...], tuple[Problem, ...]]:
     placed: list[Device] = []
     problems: list[Problem] = []
@@ -137,7 +198,8 @@ def _placed(
     for device in devices:
         override = find_override(device, questions.overrides)
         used.append(override)
-        found, said = place(device, nodes, online, driver_nodes.get(device.pci), override)
+        told, bridge = driver_nodes.get(device.pci), above.get(device.pci)
+        found, said = place(device, nodes, online, told, override, above=bridge)
         placed.append(found)
         problems += said
     for override in questions.overrides:
@@ -217,7 +279,7 @@ def discover_here(environ: Mapping[str, str], questions: Questions) -> Machine:
         return replace(machine, problems=(said, *machine.problems))
     online = frozenset(cpu.id for cpu in machine.cpus)
     # The snapshot's places stay, but for what NUMABIND_MAP names.
-    again, said_of_map = _placed(machine.devices, machine.nodes, online, {}, questions)
+    again, said_of_map = _placed(machine.devices, machine.nodes, online, {}, questions, above={})
     devices = tuple(
         new if new.node_source == "map" else old
         for old, new in zip(machine.devices, again, strict=True)
@@ -296,11 +358,6 @@ def unfit(machine: Machine, here: Root) -> str | None:
         if uuid is not None and device.uuid is not None and uuid != device.uuid:
             return f"{device.pci} is {uuid} here and {device.uuid} in it"
     return None
-
-
-def readable_or_problem(error: MachineError) -> Problem:
-    """A MachineError as the problem `machine-unreadable`, for callers that must not fail."""
-    return problem("machine-unreadable", str(error))
 
 
 def anonymous(machine: Machine) -> Machine:

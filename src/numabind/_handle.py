@@ -45,13 +45,15 @@ class Handle:
 class Visible:
     """The devices a process sees, by ordinal; `source` is the variable that chose them, if any.
 
-    `ordered` is False where the ordinals can't be trusted (`device-order-unknown`).
+    `remark` says for people what its text names that is not there, "" if nothing. `ordered` is
+    False where the ordinals can't be trusted (`device-order-unknown`).
     """
 
     handles: tuple[Handle, ...]
     source: str | None = None
     ordered: bool = True
     problems: tuple[Problem, ...] = ()
+    remark: str = ""
 
 
 def is_number(text: str) -> bool:

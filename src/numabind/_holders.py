@@ -1,4 +1,8 @@
-"""Which processes hold which GPUs: NVML's lists, else the device files that processes have open."""
+"""Which processes hold which GPUs: the drivers' lists, else the device files that are open.
+
+NVIDIA's list is NVML's, AMD's is KFD's in sysfs. A device file is found by its number in sysfs:
+/dev/dri/renderD129 (AMD, also of partitions; Intel), /dev/accel/accel3 or /dev/hl3 (Gaudi).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import os
 
 from numabind import _proc
 from numabind._address import parse_address
+from numabind._errors import MachineError
 from numabind._machine import Device, Machine
 from numabind._record import record
+from numabind._sysfs import PCI, Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +28,9 @@ _FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of include/linux/proc
 class Holders:
     """Who holds GPUs, and who could not be seen.
 
-    `found`: for each process the PCI addresses, and "nvml" or "files", who says so. `strangers`
-    are numbers by NVML that mean a process of another PID namespace, though one here has the same;
+    `found`: for each process the PCI addresses, and "nvml", "kfd" or "files", who says so.
+    `strangers` are numbers by a driver that mean a process of another PID namespace, though one
+    here has the same;
     `unseen` counts other users' processes whose files this process may not see.
     """
 
@@ -39,14 +46,21 @@ def holders(machine: Machine, pids: Iterable[int] | None = None) -> Holders:
     at once, so it counts only where a process has no file of a single one.
     """
     listed = _by_nvml(machine)
-    strangers = tuple(pid for pid in listed or {} if _is_stranger(pid))
+    strangers = tuple(pid for pid in listed or {} if _is_stranger(pid, "/dev/nvidia"))
     found = {
         pid: (devices, "nvml") for pid, devices in (listed or {}).items() if pid not in strangers
     }
+    amd = frozenset(d.pci for d in machine.devices if d.vendor == "amd" and d.computes)
+    if amd:
+        for pid, devices in _by_kfd().items():
+            if pid not in found and os.path.exists(f"/proc/{pid}"):
+                if _is_stranger(pid, "/dev/kfd"):
+                    strangers = (*strangers, pid)
+                else:
+                    found[pid] = devices, "kfd"
     others = any(d.computes and (listed is None or d.vendor != "nvidia") for d in machine.devices)
     unseen = _unseen(found) if pids is None and others else 0
-    files = device_files(machine.devices)
-    amd = frozenset(d.pci for d in machine.devices if d.vendor == "amd" and d.computes)
+    files = device_files(machine.devices, Root("/"))
     for pid in _proc.processes() if pids is None else pids:
         if files and pid not in found:
             opened = opened_by(pid, files, amd)
@@ -55,15 +69,27 @@ def holders(machine: Machine, pids: Iterable[int] | None = None) -> Holders:
     return Holders(found, strangers, unseen)
 
 
-def _is_stranger(pid: int) -> bool:
-    """Whether a number by NVML, which counts as the host does, is of an unrelated process here."""
+def _by_kfd() -> dict[int, frozenset[str]]:
+    from numabind._vendors.amd import read_processes
+
+    try:
+        return read_processes(Root("/"))
+    except MachineError:
+        return {}  # a security module keeps it: the open files remain
+
+
+def _is_stranger(pid: int, file: str) -> bool:
+    """Whether a number by a driver, which counts as the host does, is an unrelated process's here.
+
+    One that holds a GPU has a device file open whose name begins with `file`.
+    """
     try:
         if os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE:
             return False
     except OSError:
         return False
     opened = _proc.open_files(pid)
-    return bool(opened) and not any(path.startswith("/dev/nvidia") for path in opened)
+    return bool(opened) and not any(path.startswith(file) for path in opened)
 
 
 def _unseen(found: dict[int, tuple[frozenset[str], str]]) -> int:
@@ -87,21 +113,25 @@ def opened_by(pid: int, files: dict[str, str], amd: frozenset[str]) -> frozenset
     return devices or (amd if "/dev/kfd" in paths else frozenset())
 
 
-def device_files(devices: tuple[Device, ...]) -> dict[str, str]:
-    """PCI addresses by device file: /dev/nvidia3 by its minor, /dev/dri/renderD128 by sysfs."""
-    known = {device.pci for device in devices if device.computes}
-    files = {
-        f"/dev/nvidia{device.minor}": device.pci
-        for device in devices
-        if device.vendor == "nvidia" and device.minor is not None
-    }
-    for pci in known:
-        try:
-            names = os.listdir(f"/sys/bus/pci/devices/{pci}/drm")
-        except OSError:
+def device_files(devices: tuple[Device, ...], root: Root) -> dict[str, str]:
+    """PCI addresses by device file: of NVIDIA by its minor, of the others by sysfs.
+
+    ls /sys/bus/pci/devices/0000:c1:00.0/drm                 card1 renderD129
+    ls /sys/bus/pci/devices/0000:19:00.0/{accel,habanalabs}  accel0   hl0 hl_controlD0
+    """
+    files = {}
+    for device in devices:
+        if not device.computes:
             continue
-        files.update({f"/dev/dri/{name}": pci for name in names})
-        files.update({f"/dev/accel/{name}": pci for name in names})
+        if device.vendor == "nvidia" and device.minor is not None:
+            files[f"/dev/nvidia{device.minor}"] = device.pci
+        for kind, folder in (("drm", "/dev/dri"), ("accel", "/dev/accel"), ("habanalabs", "/dev")):
+            for name in root.listing(f"{PCI}/{device.pci}/{kind}"):
+                files[f"{folder}/{name}"] = device.pci
+        for part in device.partitions:
+            # amdgpu gives a partition a render node that is no child of the PCI function.
+            if part.minor is not None:
+                files[f"/dev/dri/renderD{part.minor}"] = device.pci
     return files
 
 

@@ -52,7 +52,8 @@ def own_home_node(environ: Mapping[str, str]) -> tuple[int | None, Problem | Non
     from numabind._discover import Questions, discover_here
 
     try:
-        machine = discover_here(environ, Questions(caches=False, network=False, runtime=False))
+        questions = Questions(caches=False, network=False, runtime=False, settings=False)
+        machine = discover_here(environ, questions)
     except (MachineError, UsageError) as error:
         return None, problem("no-home-node", str(error))
     mask, policy = own_state()

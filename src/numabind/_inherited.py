@@ -14,13 +14,16 @@ from numabind._plan import plan_seats
 from numabind._problems import problem
 from numabind._record import replace
 from numabind._resolve import Seat, seat_near, seat_of_rank
-from numabind._sysfs import Root, read_cpuset
-from numabind._visible import visible
+from numabind._sysfs import Root, read_cpuset, read_isolated
+from numabind._visible import visible, worker_devices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_OPENMP = {
+    *("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY", "OMP_NUM_THREADS"),
+}
 # who, the variable that gives it away, how to make it stop
 _BINDERS = (
     ("Slurm", "SLURM_CPU_BIND", "srun --cpu-bind=none"),
@@ -36,13 +39,15 @@ _BINDERS = (
 def widest(machine: Machine) -> frozenset[int]:
     """The CPUs that this process could have: its cgroup's, if the mask it was born with is less.
 
-    The mask itself where the cgroup does not say, or says less.
+    The mask itself where the cgroup does not say, or says less. CPUs that the kernel was booted to
+    keep for others (isolcpus=) are nobody's unless the mask has them.
     """
     mask = machine.allowed.cpus
     online = frozenset(cpu.id for cpu in machine.cpus)
     if mask == online:
         return mask
-    limit = (read_cpuset(Root("/")) or mask) & online
+    here = Root("/")
+    limit = ((read_cpuset(here) or mask) & online) - (read_isolated(here) - mask)
     return limit if mask < limit else mask
 
 
@@ -56,8 +61,33 @@ def place(
     """Place workers within the mask they were born with, or within all that they could have.
 
     The latter under `ignore_inherited`; else, where it would change a place, each worker has the
-    problem `launcher-bound`.
+    problem `launcher-bound`. What can undo a place later is said, too (`_hazards`).
     """
+    placements = _place(machine, seats, options, environ, local_size)
+    if options.memory != "bind" and not _OPENMP & environ.keys():
+        return placements
+    from numabind._hazards import full_nodes, one_thread, openmp_crowds
+
+    on = [device.node for device in worker_devices(machine)]
+    said = []
+    for placement in placements:
+        shared = options.mode != "exclusive" and on.count(placement.node) > 1
+        dangers = openmp_crowds(environ, shared) if placement.bound else ()
+        if placement.memory_policy == "bind":
+            dangers += full_nodes(Root("/"), placement.memory_nodes)
+        if placement.bound and options.threads != "auto":
+            dangers += one_thread(environ, placement.threads)
+        said.append(replace(placement, problems=(*placement.problems, *dangers)))
+    return tuple(said)
+
+
+def _place(
+    machine: Machine,
+    seats: tuple[Seat, ...],
+    options: Options,
+    environ: Mapping[str, str],
+    local_size: int | None,
+) -> tuple[Placement, ...]:
     within = plan_seats(machine, seats, options, local_size).placements
     most = widest(machine)
     mask = machine.allowed.cpus

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from numabind._bind import Request, attempt, machine_of, why_not
+from numabind._bind import Request, as_problem, attempt, machine_of, why_not
 from numabind._errors import BindError, MachineError, UsageError
 from numabind._inherited import place_all
 from numabind._launched import (
@@ -41,8 +41,9 @@ _PATH = "PYTHONPATH"
 def launch(values: dict[str, Any], command: list[str]) -> int:
     """Check the places of all workers, say once what stands in their way, and become the command.
 
-    Under strict nothing is started if any worker can't be in its place: BindError. UsageError and
-    MachineError for what can't be understood.
+    Where this machine can't be read, that is said and the command runs as it is. Under strict
+    nothing is started if any worker can't be in its place: BindError. UsageError for an argument or
+    a variable that can't be understood.
     """
     environ = os.environ
     workers, quiet, as_json = (values.pop(name, None) for name in ("workers", "quiet", "json"))
@@ -54,8 +55,16 @@ def launch(values: dict[str, Any], command: list[str]) -> int:
     if workers is not None and not 1 <= workers <= MOST_WORKERS:
         raise UsageError(f"workers must be 1 to {MOST_WORKERS}, not {workers}")
     options = make_options({**options_of(environ), **values})
-    machine = machine_of(Request(options, environ))
-    placements = place_all(machine, options, environ, workers)
+    try:
+        machine = machine_of(Request(options, environ))
+        placements = place_all(machine, options, environ, workers)
+    except MachineError as error:
+        # What can't be read here can't be read by the workers, who are no reason to fail either.
+        unread = as_problem(error)
+        if options.strict:
+            raise BindError((unread,)) from error
+        say((unread,))
+        return become("launch", command)
     said = _once(machine, placements)
     if ranked_already(environ):
         said = (*said, problem("rank-before-launch", ranks_in(environ)))

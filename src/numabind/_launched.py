@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numabind._errors import UsageError
-from numabind._worker import LAUNCHERS, detect
+from numabind._worker import DEVICES, LAUNCHERS, detect, names_one_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,16 +17,6 @@ BEFORE = "NUMABIND_LAUNCH_BEFORE"
 # its tasks do, torchrun below torchrun a LOCAL_RANK.
 _RANKS = tuple(variable for _, variable, _ in LAUNCHERS)
 _IDENTITY = (*_RANKS, "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID")
-_DEVICES = (
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "ZE_AFFINITY_MASK",
-    "HABANA_VISIBLE_DEVICES",
-)
-
-
-_NO_DEVICE = ("", "-1", "none", "void", "nodevfiles")
 
 
 def identity(environ: Mapping[str, str]) -> str:
@@ -36,7 +26,7 @@ def identity(environ: Mapping[str, str]) -> str:
 
 def before(environ: Mapping[str, str]) -> str:
     """The value of BEFORE: what the launcher's own environment says of ranks and devices."""
-    shown = (environ.get(name, "").replace("\n", " ") for name in _DEVICES)
+    shown = (environ.get(name, "").replace("\n", " ") for name in DEVICES)
     return "\n".join((identity(environ), *shown))
 
 
@@ -71,12 +61,12 @@ def is_worker(environ: Mapping[str, str]) -> bool:
     if LAUNCH not in environ:
         return False
     ranks, *devices = environ.get(BEFORE, "").split("\n")
-    if len(devices) != len(_DEVICES):
-        devices = [""] * len(_DEVICES)
+    if len(devices) != len(DEVICES):
+        devices = [""] * len(DEVICES)
     if identity(environ) != ranks:
         return any(environ.get(name, "").strip() for name in _RANKS)
-    for name, then in zip(_DEVICES, devices, strict=False):
+    for name, then in zip(DEVICES, devices, strict=False):
         now = environ.get(name, "").replace("\n", " ")
-        if now != then and now.strip().lower() not in _NO_DEVICE and "," not in now:
+        if now != then and names_one_device(now):
             return True
     return False

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from numabind._errors import NumabindError, UsageError
+from numabind._progress import Progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-    from types import TracebackType
 
     from numabind._bench.calibrate import Place
     from numabind._bench.copies import Copier
@@ -19,35 +18,6 @@ if TYPE_CHECKING:
     from numabind._problems import Problem
 
 _YES, _NO = 0, 1
-
-
-class Progress:
-    """One line on a terminal's stderr that is written over; nothing elsewhere."""
-
-    def __init__(self, verb: str) -> None:
-        self.verb = verb
-        self.shown = sys.stderr is not None and sys.stderr.isatty()
-        self.width = 0
-
-    def __enter__(self) -> Callable[[str], None]:
-        return self.say
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.say("")
-
-    def say(self, text: str) -> None:
-        """Show where the work is; "" clears the line."""
-        if not self.shown:
-            return
-        line = f"numabind: {self.verb}: {text}"[:79] if text else ""
-        sys.stderr.write(f"\r{line:{self.width}}\r{line}")
-        sys.stderr.flush()
-        self.width = len(line)
 
 
 def bench_verb(parsed: argparse.Namespace, machine: Machine) -> int:

@@ -8,13 +8,35 @@ from numabind._record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, TypedDict
+
+    class OptionWords(TypedDict, total=False):
+        """The fields of `Options` as keyword arguments, so that a type checker knows them."""
+
+        mode: str
+        memory: str
+        smt: bool
+        reserve: int
+        share: str | None
+        threads: str
+        move_pages: bool
+        strict: bool
+        ignore_inherited: bool
+        near: str | None
+
+    class BindWords(OptionWords, total=False):
+        """The keyword arguments of `bind`."""
+
+        gpu: str | None
+        local_rank: int | None
+
 
 MODES = ("node", "socket", "exclusive", "core-complex")
 MEMORY = ("prefer", "bind", "local", "interleave", "weighted-interleave", "none")
 # How `status` counts pages.
 METHODS = ("auto", "numa_maps", "sample")
 SHARES = ("block", "cyclic")
+THREADS = ("keep", "auto")
 _SETTINGS = {"NUMABIND_MODE": "mode", "NUMABIND_MEMORY": "memory", "NUMABIND_STRICT": "strict"}
 
 
@@ -50,7 +72,7 @@ class Options:
         _choice("mode", self.mode, MODES)
         _choice("memory", self.memory, MEMORY)
         _choice("share", self.share, (None, *SHARES))
-        _choice("threads", self.threads, ("keep", "auto"))
+        _choice("threads", self.threads, THREADS)
         if not (type(self.reserve) is int and self.reserve >= 0):
             raise UsageError(f"reserve must be 0 or more cores, not {self.reserve!r:.60}")
         for name in ("smt", "move_pages", "strict", "ignore_inherited"):
@@ -70,7 +92,7 @@ def _choice(name: str, value: str | None, known: tuple[str | None, ...]) -> None
         raise UsageError(f"{name} {value!r} is not known: choose one of {names}")
 
 
-def make_options(values: dict[str, Any]) -> Options:
+def make_options(values: Mapping[str, Any]) -> Options:
     """Options from keyword arguments; UsageError for an unknown name or value."""
     unknown = [name for name in values if name not in Options().__dict__]
     if unknown:

@@ -138,8 +138,10 @@ def count_sample(pid: int, draws: int = DRAWS) -> Pages | None:
     small = [r for r in ranges if r.kind != "huge"]
     large = [r for r in ranges if r.kind == "huge"]
     by_node: dict[int, dict[str, int]] = {}
-    asked = hits_in_memory = 0
-    for population, field in ((small, "VmRSS"), (large, "HugetlbPages")):
+    asked = 0
+    in_memory = []
+    for population, field in ((large, "HugetlbPages"), (small, "VmRSS")):
+        in_memory.append(0)
         total = _proc.kibibytes(fields, field)
         if not total:
             continue
@@ -150,10 +152,10 @@ def count_sample(pid: int, draws: int = DRAWS) -> Pages | None:
             return None
         for (node, kind), hits in found.items():
             by_node.setdefault(node, {})[kind] = round(total * hits / seen)
-            hits_in_memory += hits if kind != "file" else 0
+            in_memory[-1] += hits if kind != "file" else 0
     if not by_node:
         return None
-    pages = Pages("sample", by_node, asked=asked, found=hits_in_memory)
+    pages = Pages("sample", by_node, asked=asked, found=(in_memory[0], in_memory[1]))
     return replace(pages, **_totals(fields))
 
 
@@ -207,10 +209,38 @@ def drawn(ranges: list[Range], draws: int, noise: bytes) -> tuple[list[int], lis
     return pages, spans
 
 
-def interval(near: int, seen: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a share of which `near` of `seen` draws were."""
+def worth(pages: Pages, nodes: frozenset[int]) -> float:
+    """How many draws from one population say as much as a sample says of the share on `nodes`.
+
+    hugetlbfs's mappings and the others are sampled apart, each with a weight of its own that the
+    numbers of draws don't have. Less of: draws that find the same share in both, and the variance
+    of the ratio as it was found (Taylor linearization: Cochran, Sampling Techniques, 6.10). Pure.
+    """
+    parts = []
+    for found, huge in zip(pages.found or (), (True, False), strict=False):
+        every = memory = near = 0
+        for node, kinds in pages.by_node.items():
+            for kind, number in kinds.items():
+                if (kind == "huge") == huge:
+                    every += number
+                    memory += number if kind != "file" else 0
+                    near += number if kind != "file" and node in nodes else 0
+        if found and memory:
+            parts.append((found, memory, near / memory, memory / every))
+    total = sum(memory for _, memory, _, _ in parts)
+    share = sum(memory * part for _, memory, part, _ in parts) / total
+    even = variance = 0.0
+    for found, memory, part, counted in parts:
+        scale = (memory / total) ** 2 / found
+        even += scale
+        spread = part * (1 - share) ** 2 + (1 - part) * share**2 - counted * (part - share) ** 2
+        variance += scale * spread
+    return min(1 / even, share * (1 - share) / variance) if variance > 0 else 1 / even
+
+
+def interval(share: float, seen: float) -> tuple[float, float]:
+    """Wilson's 95% interval of a share that was found in `seen` draws."""
     z = 1.959964
-    share = near / seen
     middle = share + z * z / (2 * seen)
     half = z * (share * (1 - share) / seen + z * z / (4 * seen * seen)) ** 0.5
     scale = 1 + z * z / seen

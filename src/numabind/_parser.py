@@ -38,7 +38,9 @@ def make_parser() -> argparse.ArgumentParser:
     _json_flag(show)
 
     plan = verbs.add_parser("plan", help="where each worker would go, and why")
-    plan.add_argument("--workers", type=int, metavar="N", help="default: one for each device")
+    plan.add_argument(
+        "--workers", type=int, metavar="N", help="how many (default: one for each device)"
+    )
     _table_flags(plan, PLACING)
     _source_flags(plan)
     _json_flag(plan)
@@ -71,19 +73,34 @@ def make_parser() -> argparse.ArgumentParser:
         "where each worker would go and why, what stands in the way, and on the live machine what "
         "doctor and status find.",
     )
-    report.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
-    report.add_argument("--workers", type=int, metavar="N", help="default: one for each device")
+    report.add_argument(
+        "-o", "--output", metavar="FILE", help="where to write (default: standard output)"
+    )
+    report.add_argument(
+        "--workers", type=int, metavar="N", help="how many (default: one for each device)"
+    )
     _table_flags(report, PLACING)
     _source_flags(report)
     _process_flags(report)
     report.add_argument("--bench", metavar="FILE", help="also draw what bench --json > FILE found")
     _measure_verbs(verbs)
+    _fleet_verbs(verbs)
     snapshot = verbs.add_parser("snapshot", help="the machine as a file, for planning elsewhere")
-    snapshot.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
+    snapshot.add_argument(
+        "-o", "--output", metavar="FILE", help="where to write (default: standard output)"
+    )
     snapshot.add_argument(
         "--anonymize", action="store_true", help="leave out host name, boot id and UUIDs"
     )
     snapshot.add_argument("--root", metavar="DIR", help="read a captured tree instead of /")
+    completion = verbs.add_parser(
+        "completion",
+        help="a script that completes numabind's words in bash, zsh or fish",
+        description="Load it with source <(numabind completion bash), the same with zsh, or "
+        "numabind completion fish | source. To have it in each shell, put that line into "
+        "~/.bashrc, ~/.zshrc (after compinit) or ~/.config/fish/config.fish.",
+    )
+    completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help=" or ".join(SHELLS))
     return parser
 
 
@@ -202,7 +219,7 @@ def _measure_verbs(verbs: Any) -> None:
         "no GPU, 2 wrong usage.",
     )
     calibrate.add_argument(
-        "-o", "--output", metavar="MAP", help="the file to write (default: standard output)"
+        "-o", "--output", metavar="FILE", help="the map to write (default: standard output)"
     )
     calibrate.add_argument("--force", action="store_true", help="write over a file that is there")
     calibrate.add_argument(
@@ -218,12 +235,60 @@ def _measure_verbs(verbs: Any) -> None:
     _json_flag(calibrate)
 
 
+def _fleet_verbs(verbs: Any) -> None:
+    """The verbs of a cluster."""
+    fleet = verbs.add_parser(
+        "fleet", help="the machines of a cluster: which are alike, and what differs in the others"
+    )
+    parts = fleet.add_subparsers(dest="part", metavar="PART", required=True)
+    report = parts.add_parser(
+        "report",
+        help="compare snapshots in a directory",
+        description="Read every *.json and *.json.gz below DIR that numabind snapshot made, show "
+        "each kind of machine once, and the outliers with what differs.",
+        epilog=_FLEET_CODES,
+    )
+    report.add_argument("directory", metavar="DIR", help="where the snapshots are, at any depth")
+    report.add_argument("-o", "--output", metavar="FILE", help="write a page (HTML) instead")
+    _json_flag(report)
+    survey = parts.add_parser(
+        "survey",
+        help="ask every node of a cluster, and compare",
+        usage="numabind fleet survey (--ray ADDRESS | --srun) [options] [-- SRUN-OPTION ...]",
+        description="Run one task on each node, which reads that machine; then report as fleet "
+        "report does. numabind must be installed on the nodes, for --srun at the same path as "
+        "here. Nodes that don't answer in time are named.",
+        epilog=_FLEET_CODES,
+    )
+    engine = survey.add_mutually_exclusive_group(required=True)
+    engine.add_argument("--ray", metavar="ADDRESS", help="a Ray cluster: auto, or HOST:PORT")
+    engine.add_argument(
+        "--srun",
+        action="store_true",
+        help="Slurm: the nodes of this allocation; else those of srun's options after --; else all "
+        "of the default partition that respond",
+    )
+    survey.add_argument("-o", "--output", metavar="DIR", help="keep the snapshots there")
+    survey.add_argument(
+        "--timeout", type=_long, default=60.0, metavar="S", help="seconds (default 60)"
+    )
+    _json_flag(survey)
+
+
+_FLEET_CODES = (
+    "Exit codes: 0 every machine is like the others of its kind, 1 some are not, can't be read or "
+    "did not answer, 2 wrong usage."
+)
+
+# What `completion` can write; _completion.py says how.
+SHELLS = ("bash", "zsh", "fish")
 # What `top` can sort by; _top.py says how.
 ORDERS = ("pid", "gpu", "memory", "local", "threads")
 
 
 def _process_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pids", nargs="*", type=int, metavar="PID", help="default: who holds a GPU")
+    text = "these processes (default: who holds a GPU)"
+    parser.add_argument("pids", nargs="*", type=int, metavar="PID", help=text)
     parser.add_argument("--tree", type=int, metavar="PID", help="a process and all below it")
     parser.add_argument(
         "--pages",

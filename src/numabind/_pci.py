@@ -106,6 +106,25 @@ def read_devices(root: Root, online: frozenset[int]) -> tuple[Device, ...]:
     return tuple(found)
 
 
+def with_settings(root: Root, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """The devices with their kernel module's version and the lanes of their PCI link.
+
+    Sources: Documentation/ABI/stable/sysfs-module; ABI/testing/sysfs-bus-pci, current_link_width,
+    where 0 is "no link" and 255 what a device says that has fallen off the bus.
+    """
+    found = []
+    for device in devices:
+        lanes = root.parse(f"{PCI}/{device.pci}/current_link_width", _parse_lanes)
+        version = root.text(f"sys/module/{device.driver}/version") if device.driver else None
+        found.append(replace(device, driver_version=version or None, link_width=lanes))
+    return tuple(found)
+
+
+def _parse_lanes(text: str) -> int | None:
+    """Nothing is placed by it, so what is no number of lanes is no error either."""
+    return int(text) if text.isdecimal() and 0 < int(text) < 255 else None
+
+
 def _is_odd(root: Root, base: str) -> bool:
     vendor = root.parse(f"{base}/vendor", parse_id) or 0
     if vendor not in _ODD:
@@ -166,6 +185,18 @@ def read_bridges(root: Root, pci: str) -> tuple[str, ...]:
     parts = way.split("/")[:-1]
     first = next((i for i, part in enumerate(parts) if part.startswith("pci")), len(parts))
     return tuple(parts[first:])
+
+
+def read_node_above(root: Root, pci: str) -> int | None:
+    """The numa_node of the nearest bridge above a function that has one; None if none has.
+
+    Firmware may place the root port or a switch, and not what is plugged into it.
+    """
+    for bridge in reversed(read_bridges(root, pci)[1:]):
+        node = root.parse(f"{PCI}/{bridge}/numa_node", parse_number)
+        if node is not None and node >= 0:
+            return node
+    return None
 
 
 def is_intel_max(device_id: int) -> bool:
@@ -238,14 +269,18 @@ def place(
     online: frozenset[int],
     driver_nodes: frozenset[int] | None = None,
     override: Override | None = None,
+    *,
+    above: int | None = None,
 ) -> tuple[Device, tuple[Problem, ...]]:
     """Say which node a device hangs off, by the first rule that answers.
 
     1. `override` (NUMABIND_MAP): the person knows better than the firmware.
     2. numa_node, if it is an online node; a contradicting local_cpulist is reported.
     3. local_cpulist, if it is a proper subset of the CPUs (a device at -1 lists all of them).
-    4. `driver_nodes` (NVML's memory affinity), if it is one node: "0-1" for all says nothing.
-    5. The only node with CPUs, if there is one only.
+    4. `above`, the node of the nearest PCI bridge above that has one (`read_node_above`).
+    5. `driver_nodes` (NVML's memory or CPU affinity), if it is one node: "0-1" for all says
+       nothing.
+    6. The only node with CPUs, if there is one only.
 
     Else `node` stays None: an unknown node is never taken for node 0.
     """
@@ -286,6 +321,8 @@ def place(
                 replace(device, node=one, node_source="local_cpulist", near_nodes=near),
                 (),
             )
+    if above is not None and above in by_id:
+        return replace(device, node=above, node_source="bridge", near_nodes=(above,)), ()
     if driver_nodes is not None and len(driver_nodes) == 1 and driver_nodes <= by_id.keys():
         (number,) = driver_nodes
         return replace(device, node=number, node_source="nvml", near_nodes=(number,)), ()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from numabind._cpulist import format_list
 from numabind._handle import Handle, Visible
-from numabind._machine import Cpu, Device, Machine, Node
+from numabind._machine import Cpu, Device, Machine
 from numabind._options import Options, make_options
+from numabind._place import Place, Surroundings, join
 from numabind._placement import Placement, Plan
 from numabind._problems import Problem, problem
-from numabind._record import record, replace
+from numabind._record import replace
 from numabind._resolve import Seat, seats_of_all
 from numabind._visible import every_handle, without_displays, worker_devices
 
@@ -21,14 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from typing_extensions import Unpack
+
     from numabind._near import Nearest
+    from numabind._options import OptionWords
 
 
 def plan(
     machine: Machine,
     workers: int | None = None,
     visible: Visible | None = None,
-    **options: Any,
+    **options: Unpack[OptionWords],
 ) -> Plan:
     """Place the workers of a machine.
 
@@ -64,17 +68,6 @@ def plan_seats(
     return Plan(options, tuple(placements), machine.problems)
 
 
-@record
-class _Place:
-    """The nodes and CPUs near a device, before what is allowed."""
-
-    nodes: tuple[int, ...]
-    cpus: frozenset[int]
-    memory: tuple[int, ...]
-    reasons: tuple[str, ...]
-    problems: tuple[Problem, ...]
-
-
 class _Planner:
     """The planning of one machine under one set of options."""
 
@@ -83,7 +76,7 @@ class _Planner:
         self.options = options
         self.cpu = {cpu.id: cpu for cpu in machine.cpus}
         self.physical = without_displays(worker_devices(machine))
-        self.places: dict[str, _Place | None] = {}
+        self.around = Surroundings(machine, options.mode)
 
     def placement(self, seat: Seat) -> Placement:
         if seat.handle is not None and seat.others:
@@ -105,12 +98,12 @@ class _Planner:
         )
         only = [node for node in machine.nodes if node.cpus]
         if device is None and len(only) == 1:
-            place: _Place | None = self.surroundings((only[0].id,), only[0].cpus)
+            place: Place | None = self.around.around((only[0].id,), only[0].cpus)
             # With one node to be on, having no GPU costs nothing and is no problem.
             said_by_seat = tuple(p for p in seat.problems if p.name != "no-device")
             kept = replace(kept, node=only[0].id, problems=said_by_seat)
         else:
-            place = self.place(device) if device else None
+            place = self.around.place(device) if device else None
         if place is None:
             if device is None:
                 return replace(kept, reasons=("no device, so no place: nothing is bound",))
@@ -153,11 +146,11 @@ class _Planner:
         """
         ones = [self.placement(Seat(seat.local_rank, handle)) for handle in handles]
         problems = [*seat.problems, *(p for one in ones for p in one.problems)]
-        places = [self.place(handle.device) for handle in handles]
+        places = [self.around.place(handle.device) for handle in handles]
         nodes = {one.node for one in ones}
         if None not in places and len({place.nodes for place in places if place}) > 1:
             pairs = zip(ones, places, strict=True)
-            where = (f"{one.device} is on node {_join(at.nodes)}" for one, at in pairs if at)
+            where = (f"{one.device} is on node {join(at.nodes)}" for one, at in pairs if at)
             problems.append(problem("devices-on-several-nodes", ", ".join(where)))
         near = [one for one in ones if one.bound and None not in places]
         policy = next((one.memory_policy for one in near if one.memory_nodes), "none")
@@ -188,84 +181,23 @@ class _Planner:
         where = f"node {device.node}" if device.node is not None else "several nodes"
         return (f"{device.pci} is on {where}, says {device.node_source}",)
 
-    # -- where a device is
-
-    def place(self, device: Device) -> _Place | None:
-        if device.pci not in self.places:
-            self.places[device.pci] = self._place(device)
-        return self.places[device.pci]
-
-    def _place(self, device: Device) -> _Place | None:
-        if not device.near_nodes:
-            return None
-        nodes = [self.machine.node(number) for number in device.near_nodes]
-        cpus = frozenset().union(*(node.cpus for node in nodes if node is not None))
-        if device.node_source in ("local_cpulist", "map") and device.local_cpus:
-            cpus = device.local_cpus
-        return self.surroundings(device.near_nodes, cpus)
-
-    def surroundings(self, nodes: tuple[int, ...], cpus: frozenset[int]) -> _Place | None:
-        """Lend what the nodes lack, then widen to the package if the mode says so."""
-        problems: list[Problem] = []
-        reasons: list[str] = []
-        memory = nodes
-        if not cpus:
-            lender = self.nearest(nodes[0], lambda node: bool(node.cpus))
-            if lender is None:
-                return None
-            said = f"node {_join(nodes)} has no CPUs online; node {lender.id} is nearest"
-            problems.append(problem("cpus-lent", said))
-            cpus = lender.cpus
-            own = self.machine.node(nodes[0])
-            if own is not None and own.kind == "gpu":
-                memory = (lender.id,)
-            nodes = (lender.id,)
-        if self.options.mode == "socket":
-            whole = self.package_nodes(cpus)
-            if whole:
-                cpus = cpus.union(*(node.cpus for node in whole))
-                ids = tuple(node.id for node in whole)
-                memory = ids if set(memory) <= set(ids) else memory
-                nodes = ids
-                reasons.append(f"mode socket: nodes {_join(ids)} share its package")
-            else:
-                cause = f"CPUs {format_list(cpus)} have no physical_package_id"
-                problems.append(problem("no-package", cause))
-        return _Place(nodes, cpus, memory, tuple(reasons), tuple(problems))
-
-    def nearest(self, start: int, able: Any) -> Node | None:
-        """The nearest node, by distance then number, for which `able` holds."""
-        found = [node for node in self.machine.nodes if able(node)]
-        return min(
-            found, key=lambda node: (self.machine.distance(start, node.id), node.id), default=None
-        )
-
-    def package_nodes(self, cpus: frozenset[int]) -> list[Node]:
-        """The nodes whose lowest CPU is in the package of the lowest of `cpus`."""
-        package = self.cpu[min(cpus)].package
-        if package is None:
-            return []
-        return [
-            n for n in self.machine.nodes if n.cpus and self.cpu[min(n.cpus)].package == package
-        ]
-
     # -- which of its CPUs
 
     def cpus(
-        self, device: Device | None, place: _Place
+        self, device: Device | None, place: Place
     ) -> tuple[frozenset[int], tuple[str, ...], tuple[Problem, ...]]:
         allowed = self.machine.allowed.cpus
         mine = place.cpus & allowed
         if not mine:
             cause = (
-                f"node {_join(place.nodes)} has CPUs {format_list(place.cpus)}, this process may "
+                f"node {join(place.nodes)} has CPUs {format_list(place.cpus)}, this process may "
                 f"use {format_list(allowed)}"
             )
             return frozenset(), (), (problem("cpus-not-allowed", cause),)
         problems: list[Problem] = []
         reasons: list[str] = []
         if mine != place.cpus:
-            cause = f"{len(mine)} of the {len(place.cpus)} CPUs on node {_join(place.nodes)}"
+            cause = f"{len(mine)} of the {len(place.cpus)} CPUs on node {join(place.nodes)}"
             problems.append(problem("cpus-reduced", f"{cause} are allowed: {format_list(mine)}"))
         if self.options.reserve:
             left = mine - self.reserved(place.cpus)
@@ -311,7 +243,7 @@ class _Planner:
                 taken.update(core)
         return taken
 
-    def rivals(self, device: Device | None, place: _Place) -> tuple[list[Device], int]:
+    def rivals(self, device: Device | None, place: Place) -> tuple[list[Device], int]:
         """The physical devices in the same place, hidden ones included, and this one's number.
 
         Hidden GPUs count so that two jobs on a machine, each seeing some, don't overlap.
@@ -320,7 +252,7 @@ class _Planner:
             return [], 0
         there = []
         for other in self.physical:
-            near = self.place(other)
+            near = self.around.place(other)
             if near is not None and near.cpus == place.cpus:
                 there.append(other)
         pcis = [other.pci for other in there]
@@ -329,13 +261,13 @@ class _Planner:
         return there, pcis.index(device.pci)
 
     def exclusive(
-        self, device: Device | None, place: _Place, mine: frozenset[int]
+        self, device: Device | None, place: Place, mine: frozenset[int]
     ) -> tuple[frozenset[int], str, Problem | None]:
         """Contiguous blocks of cores, the remainder to the lowest (torch.numa's rule)."""
         rivals, number = self.rivals(device, place)
         cores, count = self.cores(mine), max(1, len(rivals))
         if len(cores) < count:
-            cause = f"{len(cores)} cores for {count} GPUs on node {_join(place.nodes)}"
+            cause = f"{len(cores)} cores for {count} GPUs on node {join(place.nodes)}"
             why = f"mode exclusive not possible: CPUs {format_list(mine)}, shared"
             return mine, why, problem("too-few-cores", cause)
         each, more = divmod(len(cores), count)
@@ -345,17 +277,17 @@ class _Planner:
         why = f"mode exclusive: share {number + 1} of {count}, {len(block)} of {len(cores)} cores"
         return cpus, f"{why}: {format_list(cpus)}", self.overlap(device, place)
 
-    def overlap(self, device: Device | None, place: _Place) -> Problem | None:
+    def overlap(self, device: Device | None, place: Place) -> Problem | None:
         """The problem of a device elsewhere whose place has some of the same CPUs."""
         for other in self.physical if device is not None else ():
-            near = self.place(other)
+            near = self.around.place(other)
             if near is not None and near.cpus != place.cpus and near.cpus & place.cpus:
                 shared = format_list(near.cpus & place.cpus)
                 return problem("places-overlap", f"{other.pci} is near CPUs {shared}, too")
         return None
 
     def core_complex(
-        self, device: Device | None, place: _Place, mine: frozenset[int]
+        self, device: Device | None, place: Place, mine: frozenset[int]
     ) -> tuple[frozenset[int], str, Problem | None]:
         """The i-th GPU takes L3 group i modulo their number, largest first (torch.numa's rule)."""
         if any(self.cpu[number].l3 is None for number in mine):
@@ -372,7 +304,7 @@ class _Planner:
     # -- which memory
 
     def memory(
-        self, place: _Place
+        self, place: Place
     ) -> tuple[frozenset[int], str, tuple[str, ...], tuple[Problem, ...]]:
         policy = self.options.memory
         if policy == "none":
@@ -384,7 +316,7 @@ class _Planner:
             if node is not None and node.memory_bytes != 0 and node.kind != "gpu":
                 found.add(number)
                 continue
-            lender = self.nearest(number, lambda n: n.memory_bytes != 0 and n.kind == "cpu")
+            lender = self.around.nearest(number, lambda n: n.memory_bytes != 0 and n.kind == "cpu")
             if lender is not None:
                 found.add(lender.id)
                 own = "is the GPU's own" if node and node.kind == "gpu" else "has no memory"
@@ -407,9 +339,9 @@ class _Planner:
         """The CPUs of `count` workers that this one can't see, nearest devices first."""
         taken = [h.device for seat in seats for h in (seat.handle, *seat.others) if h]
         seen = {device.pci for device in taken}
-        mine = [self.place(device) for device in taken]
+        mine = [self.around.place(device) for device in taken]
         others = [device for device in self.physical if device.pci not in seen]
-        others.sort(key=lambda device: self.place(device) not in mine)
+        others.sort(key=lambda device: self.around.place(device) not in mine)
         devices = [*others, *taken]
         if not devices:
             return [self.placement(seats[0]).cpus] * count
@@ -432,7 +364,3 @@ class _Planner:
         if quota is not None:
             total = min(total, quota / max(1, workers))
         return max(1, int(total + 1e-9))
-
-
-def _join(nodes: tuple[int, ...]) -> str:
-    return format_list(nodes)

@@ -75,8 +75,9 @@ def name(pid: int, thread: int | None = None) -> str | None:
     """The name of a process or thread, as ps shows it; None if it is gone."""
     path = f"/proc/{pid}/comm" if thread is None else f"/proc/{pid}/task/{thread}/comm"
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().rstrip("\n")
+        # A name may hold line breaks of its own.
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+            return file.read().removesuffix("\n")
     except OSError:
         return None
 
@@ -105,6 +106,26 @@ def kibibytes(fields: dict[str, str], field: str) -> int:
     """A field "4 kB" of `status` in bytes; 0 where the kernel does not have it."""
     words = fields.get(field, "").split()
     return int(words[0]) * 1024 if words and words[0].isdigit() else 0
+
+
+def foreign() -> str | None:
+    """Why the numbers in /proc are not those of processes here; None where they are."""
+    try:
+        own = os.readlink("/proc/self")
+    except OSError:
+        return "/proc is not mounted"
+    return None if own == str(os.getpid()) else "/proc is that of another PID namespace"
+
+
+def hidden() -> str | None:
+    """Why other processes can't even be seen here (hidepid of proc(5)); None where they can."""
+    other = foreign()
+    if other is not None:
+        return other
+    # With hidepid=1 the directories are there, and what is in them can't be read.
+    if not os.path.exists("/proc/1/status"):
+        return "/proc is mounted with hidepid and shows no process of another user"
+    return None
 
 
 def processes() -> Iterable[int]:

@@ -43,7 +43,8 @@ class Pages:
     move_pages, and the bytes are their shares of the resident memory). `local` is the part that is
     on the process's own nodes, 0 to 1, page cache left out; None where those are unknown or nothing
     is resident. `interval` holds it with 95% confidence, None where all was counted; it rests on
-    `found`, the sampled pages that were resident and not page cache. `swapped` bytes are on no
+    `found`, the sampled pages that were resident and not page cache, of hugetlbfs's and of all
+    other mappings, which are sampled apart. `swapped` bytes are on no
     node; `pinned` bytes, which RDMA drivers hold, are among the others.
     """
 
@@ -52,7 +53,7 @@ class Pages:
     local: float | None = None
     interval: tuple[float, float] | None = None
     asked: int | None = None
-    found: int | None = None
+    found: tuple[int, int] | None = None
     pinned: int = 0
     swapped: int = 0
 

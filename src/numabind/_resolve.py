@@ -71,7 +71,7 @@ def find_gpu(machine: Machine, seen: Visible, text: str) -> tuple[Handle | None,
     if is_number(ordinal):
         number = int(ordinal)
         if not seen.ordered:
-            return None, next(p for p in seen.problems if p.name == "device-order-unknown")
+            return None, seen.problems[-1]
         if number < len(seen.handles):
             return seen.handles[number], None
         which = f"{seen.source} shows" if seen.source else "there are"
@@ -102,6 +102,7 @@ def seat_of_rank(
     if not handles:
         if seen.source is not None and worker_devices(machine):
             cause = f"{seen.source} hides all {len(worker_devices(machine))} devices"
+            cause += f": {seen.remark}" if seen.remark else ""
         else:
             cause = "no function of a GPU or accelerator is on the PCI bus"
         return Seat(local_rank, None, (problem("no-device", cause),))
@@ -120,11 +121,11 @@ def seat_of_rank(
         return Seat(local_rank, handles[min(number, count - 1)], seen.problems)
     if local_rank < count:
         crowded = local_size is not None and local_size > count
-        too_many = (_too_many(local_size or 0, count),) if crowded else ()
+        too_many = (_too_many(local_size or 0, seen),) if crowded else ()
         return Seat(local_rank, handles[local_rank], seen.problems + too_many)
     if local_size is not None and local_size > count:
-        return Seat(local_rank, None, (_too_many(local_size, count),))
-    said = problem("rank-without-device", f"local rank {local_rank}, but {count} visible devices")
+        return Seat(local_rank, None, (_too_many(local_size, seen),))
+    said = problem("rank-without-device", f"local rank {local_rank}, but {_how_many(seen)}")
     return Seat(local_rank, None, (said,))
 
 
@@ -154,8 +155,13 @@ def seat_assigned(given: Visible, local_rank: int | None, named: bool) -> Seat:
     return Seat(local_rank, handles[0], given.problems, handles[1:])
 
 
-def _too_many(workers: int, devices: int) -> Problem:
-    return problem("more-workers-than-devices", f"{workers} workers, {devices} visible devices")
+def _too_many(workers: int, seen: Visible) -> Problem:
+    return problem("more-workers-than-devices", f"{workers} workers, {_how_many(seen)}")
+
+
+def _how_many(seen: Visible) -> str:
+    remark = f" ({seen.source}: {seen.remark})" if seen.remark else ""
+    return f"{len(seen.handles)} visible devices{remark}"
 
 
 def seats_of_all(

@@ -20,7 +20,9 @@ from numabind._resolve import check_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing_extensions import Unpack
+
+    from numabind._options import OptionWords
 
 # Held by whoever is inside a `spawning`: os.environ is the whole process's. `_inside` is its
 # thread.
@@ -59,7 +61,7 @@ class spawning:  # noqa: N801 (used as a function is)
         local_rank: int | None = None,
         gpu: str | None = None,
         workers: int | None = None,
-        **options: Any,
+        **options: Unpack[OptionWords],
     ) -> None:
         make_options(options)
         check_named(gpu, local_rank)

@@ -14,7 +14,7 @@ from numabind._options import METHODS, Options, make_options
 from numabind._problems import Problem, problem
 from numabind._process import Pages, Process, Stray, printable
 from numabind._record import record, replace
-from numabind._worker import LAUNCHERS, MARK
+from numabind._worker import DEVICES, LAUNCHERS, MARK, names_one_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ def status(
     if method not in METHODS:
         raise UsageError(f"method {method!r:.40} is none of {', '.join(METHODS)}")
     named = _named(pids, tree)
-    machine = discover_here(os.environ, Questions(caches=False, network=False))
+    if named is None and (other := _proc.foreign()) is not None:
+        return Report((), (), (problem("processes-unseen", other),))
+    machine = discover_here(os.environ, Questions(caches=False, network=False, settings=False))
     look = Look(machine, method, named)
     held = look.holders
     wanted = sorted(held.found) if named is None else named
@@ -75,7 +77,10 @@ def status(
         else:
             seen.append(process)
     problems: tuple[Problem, ...] = ()
-    if held.unseen:
+    hidden = _proc.hidden()
+    if hidden is not None and named is None:
+        problems = (problem("processes-unseen", hidden),)
+    elif held.unseen:
         cause = f"{held.unseen} processes are other users', and this one lacks CAP_SYS_PTRACE"
         problems = (problem("processes-unseen", cause),)
     return Report(tuple(seen), tuple(ended), problems)
@@ -90,10 +95,13 @@ def _named(pids: Iterable[int] | int | None, tree: int | None) -> list[int] | No
         wanted = [] if pids is None else list(pids)
     except TypeError:
         raise UsageError(f"pids are numbers of processes, not {pids!r:.40}") from None
+    # Calls like sched_getaffinity number processes as this namespace does.
+    other = _proc.foreign()
     for pid in [*wanted, *([] if tree is None else [tree])]:
-        fields = _proc.status(pid) if type(pid) is int and pid > 0 else {}
+        fields = _proc.status(pid) if type(pid) is int and pid > 0 and other is None else {}
         if not fields:
-            raise UsageError(f"no process {pid}")
+            hidden = _proc.hidden()
+            raise UsageError(f"no process {pid}" + (f": {hidden}" if hidden else ""))
         if fields.get("Tgid", str(pid)) != str(pid):
             raise UsageError(f"{pid} is a thread of process {fields['Tgid']}: name that")
     if tree is not None:
@@ -136,7 +144,7 @@ class Look:
         pages, policy, said = self.pages(witness)
         if not count:
             return None
-        problems = list(said)
+        problems = [*said, *_narrowed(pid)]
         if place.devices and place.nodes is None:
             gpus = " and ".join(place.devices)
             problems.append(problem("no-numa-node", f"nobody knows the node of {gpus}"))
@@ -198,8 +206,7 @@ class Look:
     def by_rank(self, environ: Mapping[str, str]) -> tuple[str, ...] | None:
         """The GPU that a worker with this environment has by its rank or its only visible one."""
         ranked = any(environ.get(variable, "").strip() for _, variable, _ in LAUNCHERS)
-        one = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES", ""))
-        if not ranked and ("," in one or not one.strip()):
+        if not ranked and not any(names_one_device(environ.get(name, "")) for name in DEVICES):
             return None
         from numabind._bind import Request, seat_of
 
@@ -280,6 +287,24 @@ class Look:
         return None, None, (problem("pages-unreadable", cause),)
 
 
+def _narrowed(pid: int) -> tuple[Problem, ...]:
+    """`affinity-not-kept`, if numabind bound this process and its first thread has less now.
+
+    OpenMP, a library that was imported, or taskset did that: all workers may sit on one core.
+    """
+    words = _proc.environment(pid).get(MARK, "").split()
+    if len(words) != 6 or words[0] != str(pid):
+        return ()  # a child of a worker may well have a part of its place
+    try:
+        given, now = parse_list(words[2]), frozenset(os.sched_getaffinity(pid))
+    except (ValueError, OSError):
+        return ()
+    if not now < given:
+        return ()
+    cause = f"its first thread was given CPUs {format_list(given)} and has {format_list(now)}"
+    return (problem("affinity-not-kept", cause),)
+
+
 def with_share(pages: Pages, nodes: frozenset[int]) -> Pages:
     """The pages with their share on these nodes. Pure.
 
@@ -290,10 +315,10 @@ def with_share(pages: Pages, nodes: frozenset[int]) -> Pages:
     if not total:
         return pages
     share = sum(number for node, number in counted.items() if node in nodes) / total
-    if not pages.found:
+    if not pages.found or not any(pages.found):
         return replace(pages, local=share)
-    near = round(share * pages.found)
-    return replace(pages, local=share, interval=_pages.interval(near, pages.found))
+    interval = _pages.interval(share, _pages.worth(pages, nodes))
+    return replace(pages, local=share, interval=interval)
 
 
 def _by_kind(pid: int) -> dict[str, int]:
@@ -313,7 +338,8 @@ def _unreadable(pid: int, cause: str) -> Problem:
     if _proc.may_trace():
         # Yama, SELinux, AppArmor, or a process that is not of this user namespace.
         why = "though this process has CAP_SYS_PTRACE: a security module or a user namespace"
-        return problem("pages-unreadable", f"process {pid}: {cause}, {why}")
+        remedy = "See dmesg or the audit log for who denies it; or ask from the host."
+        return problem("pages-unreadable", f"process {pid}: {cause}, {why}", remedy)
     whose = f"it belongs to user {owner}, this is user {mine}, " if owner != mine else ""
     cause = f"process {pid}: {cause} ({whose}without CAP_SYS_PTRACE)"
     if mine:

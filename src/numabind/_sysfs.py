@@ -41,13 +41,16 @@ class Root:
         self.path = path.rstrip("/") + "/"
         self.live = os.path.realpath(path) == "/"
 
-    def text(self, path: str) -> str | None:
-        """The text of a file, stripped; None if it is not there. MachineError if unreadable."""
+    def text(self, path: str, most: int = LONGEST) -> str | None:
+        """The text of a file, stripped; None if it is not there. MachineError if unreadable.
+
+        `most` bytes are read at once: the kernel makes some files piece by piece, at a price.
+        """
         full = self.path + path
         try:
             handle = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
-                data = os.read(handle, LONGEST)
+                data = os.read(handle, most)
             finally:
                 os.close(handle)
         except OSError as error:
@@ -187,6 +190,11 @@ def read_offline(root: Root, online: frozenset[int]) -> frozenset[int]:
     return present - online
 
 
+def read_isolated(root: Root) -> frozenset[int]:
+    """The CPUs that the scheduler leaves alone (isolcpus=); a process is born without them."""
+    return root.parse(f"{CPU}/isolated", parse_list) or frozenset()
+
+
 def read_nodes(
     root: Root, online: frozenset[int], gpu_nodes: frozenset[int] = frozenset()
 ) -> tuple[Node, ...]:
@@ -321,6 +329,12 @@ def read_allowed(root: Root, online: frozenset[int], nodes: tuple[Node, ...]) ->
     return Allowed(cpus & online, known if mems is None else mems & known, read_cpu_quota(root))
 
 
+def read_allowed_nodes(root: Root) -> frozenset[int] | None:
+    """Mems_allowed of this process, whether or not such nodes can be seen; None where unknown."""
+    status = parse_status(root.text("proc/self/status") or "")
+    return _status_set(root, "proc/self/status", status, "Mems_allowed")
+
+
 def _status_set(root: Root, path: str, status: dict[str, str], name: str) -> frozenset[int] | None:
     try:
         if f"{name}_list" in status:
@@ -333,7 +347,7 @@ def _status_set(root: Root, path: str, status: dict[str, str], name: str) -> fro
 def read_cpu_quota(root: Root) -> float | None:
     """The tightest CPU quota of this process's cgroup and its parents, in CPUs; None is none."""
     quotas: list[float] = []
-    for directory, version2 in _cgroups(root, "cpu"):
+    for directory, version2 in cgroups(root, "cpu"):
         quota = _quota_v2(root, directory) if version2 else _quota_v1(root, directory)
         if quota is not None:
             quotas.append(quota)
@@ -342,7 +356,7 @@ def read_cpu_quota(root: Root) -> float | None:
 
 def read_cpuset(root: Root) -> frozenset[int] | None:
     """The CPUs that this process's cgroup lets it have; None where no cgroup says."""
-    for directory, version2 in _cgroups(root, "cpuset"):
+    for directory, version2 in cgroups(root, "cpuset"):
         names = ("cpuset.cpus.effective",) if version2 else ("cpuset.effective_cpus", "cpuset.cpus")
         for name in names:
             found = root.parse(f"{directory}/{name}", parse_list)
@@ -351,10 +365,10 @@ def read_cpuset(root: Root) -> frozenset[int] | None:
     return None
 
 
-def _cgroups(root: Root, controller: str) -> list[tuple[str, bool]]:
-    """The directories of this process's cgroup and its parents, and whether they are version 2."""
+def cgroups(root: Root, controller: str, process: str = "self") -> list[tuple[str, bool]]:
+    """The directories of a process's cgroup and its parents, and whether they are version 2."""
     found: list[tuple[str, bool]] = []
-    for line in (root.text("proc/self/cgroup") or "").splitlines():
+    for line in (root.text(f"proc/{process}/cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         version2 = number == "0" and not controllers
@@ -379,11 +393,13 @@ def _quota_v1(root: Root, directory: str) -> float | None:
     return quota / period if quota and period and quota > 0 and period > 0 else None
 
 
-def read_host(root: Root, numa: bool) -> Host:
-    """Name, kernel and boot id of the machine."""
+def read_host(root: Root, numa: bool, settings: bool = False) -> Host:
+    """Name, kernel and boot id of the machine; with `settings` also kernel.numa_balancing."""
     name = root.text("proc/sys/kernel/hostname")
     kernel = root.text("proc/sys/kernel/osrelease")
-    return Host(name, kernel, root.text("proc/sys/kernel/random/boot_id"), numa)
+    boot = root.text("proc/sys/kernel/random/boot_id")
+    balancing = "proc/sys/kernel/numa_balancing"
+    return Host(name, kernel, boot, numa, root.parse(balancing, parse_number) if settings else None)
 
 
 def is_linux() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -27,6 +28,13 @@ def tell(text: str) -> None:
             sys.stderr.flush()
         except OSError:
             return
+
+
+def print_utf8(text: str) -> None:
+    """Print what is UTF-8 by its own format, whatever this terminal's encoding is."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    print(text)
 
 
 def say(problems: tuple[Problem, ...], quiet: bool = False) -> None:

@@ -49,7 +49,7 @@ def top(
 
     On a terminal the screen is redrawn and the keys of ORDERS sort; elsewhere lines are appended.
     """
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
         _Screen(look, delay, count, order).run()
     else:
         _append(look, delay, count, order)

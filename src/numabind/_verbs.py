@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from numabind import _proc
 from numabind._errors import UsageError
 from numabind._status import Report, status
+from numabind._terminal import print_utf8, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def status_verb(parsed: StatusArguments) -> int:
     elif parsed.prometheus:
         from numabind._report.status import prometheus_text
 
-        print(prometheus_text(report.processes))
+        print_utf8(prometheus_text(report.processes))
     else:
         from numabind._report.colour import show
         from numabind._report.status import status_text
@@ -51,8 +51,9 @@ def status_verb(parsed: StatusArguments) -> int:
     if parsed.min_local is not None and not parsed.pids and parsed.tree is None:
         # NVML numbers processes as the host does.
         low += [f"process {pid} holds a GPU and can't be seen from here" for pid in report.ended]
+        low += [f"no process can be seen: {why}" for why in [_proc.foreign()] if why]
     for line in low:
-        print(f"numabind: status: {line}", file=sys.stderr)
+        tell(f"numabind: status: {line}")
     return 1 if low else 0
 
 
@@ -69,8 +70,14 @@ def below(processes: Sequence[Process], share: float) -> list[str]:
         elif pages is None or pages.local is None:
             found.append(f"{who}: its pages can't be told")
         elif pages.local < share and pages.enough:
-            found.append(f"{who}: {pages.local:.1%} of its memory is local, not {share:.1%}")
+            is_local = f"{_percent(pages.local)} of its memory is local"
+            found.append(f"{who}: {is_local}, not {_percent(share)}")
     return found
+
+
+def _percent(share: float) -> str:
+    """Digits enough that no two shares that differ by a thousandth of a percent look alike."""
+    return f"{share * 100:.3f}".rstrip("0").rstrip(".") + "%"
 
 
 def doctor_verb(parsed: argparse.Namespace) -> int:
@@ -118,7 +125,7 @@ def report_verb(parsed: argparse.Namespace, machine: Machine, made: Plan) -> int
         measured = load(parsed.bench)
     text = page(machine, made, processes, findings, moment, measured=measured)
     if parsed.output is None:
-        print(text)
+        print_utf8(text)
         return 0
     try:
         write_text(parsed.output, text)

@@ -29,6 +29,8 @@ TORCH = {
     "neuron": ("amazon",),
     "ve": ("nec",),
 }
+# What stands before the numbers in a variable that a scheduler writes (Ray, intel_gpu.py).
+_PREFIXES = {"ONEAPI_DEVICE_SELECTOR": "level_zero:"}
 
 
 def worker_devices(machine: Machine, kinds: tuple[str, ...] = ()) -> tuple[Device, ...]:
@@ -83,12 +85,14 @@ def visible_if_given(
 
     devices = worker_devices(machine)
     variable = reader(devices[0].vendor).assigned if devices else ""
-    written = [entry.strip() for entry in environ.get(variable, "").split(",")]
+    prefix = _PREFIXES.get(variable, "")
+    now = environ.get(variable, "").removeprefix(prefix)
+    written = [entry.strip() for entry in now.split(",")]
     chosen = [entry for entry in written if entry in names]
     if len(chosen) < len(names):
         chosen = sorted(names, key=lambda name: (len(name), name))
     if variable:
-        seen = visible(machine, {**environ, variable: ",".join(chosen)})
+        seen = visible(machine, {**environ, variable: prefix + ",".join(chosen)})
     else:
         every = visible(machine, environ).handles
         numbers = [int(name) for name in names if name.isascii() and name.isdigit()]

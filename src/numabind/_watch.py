@@ -56,9 +56,13 @@ def _watch(command: str) -> str:
     # Forked twice: a launcher that waits for any child must not find this one.
     middle = os.fork()
     if middle == 0:
-        if os.fork() == 0:
-            _stay(_Watcher(launcher, os.path.basename(command), inbox, ended))
-        os._exit(0)
+        # Whatever fails here (a limit of processes or descriptors): only one process may go on as
+        # the launcher, or the job runs twice.
+        try:
+            if os.fork() == 0:
+                _stay(_Watcher(launcher, os.path.basename(command), inbox, ended))
+        finally:
+            os._exit(0)
     with suppress(ChildProcessError):  # where SIGCHLD is ignored nobody waits for it
         os.waitpid(middle, 0)
     inbox.close()

@@ -28,6 +28,15 @@ LAUNCHERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Slurm", "SLURM_LOCALID", ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")),
 )
 
+# What runtimes and schedulers name a process's devices in (docs/accelerators.md).
+DEVICES = (
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+    *("ONEAPI_DEVICE_SELECTOR", "HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"),
+    *("ASCEND_RT_VISIBLE_DEVICES", "MLU_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES"),
+    *("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "VE_NODE_NUMBER"),
+)
+_NO_DEVICE = ("", "-1", "none", "void", "all", "nodevfiles")
+
 # Set for what a bound process starts: "PID BORN GIVEN DEVICE THREADS CHOICES". The same PID is this
 # process after exec; another is a child of a bound worker. It counts only while the mask is still
 # GIVEN: a variable that travelled to another machine, or a mask that somebody changed since
@@ -48,6 +57,16 @@ class Worker:
     launcher: str | None = None
     own_devices: int | None = None
     problems: tuple[Problem, ...] = ()
+
+
+def names_one_device(value: str) -> bool:
+    """Whether the text of one of DEVICES names a single device: "3", "GPU-5d0c", "level_zero:1"."""
+    text = value.strip().lower()
+    text = text.removeprefix("level_zero:") if ":" in text else text
+    low, dash, high = text.partition("-")
+    is_range = bool(dash) and low.isdigit() and high.isdigit()
+    several = is_range or text == "gpu" or any(sign in text for sign in ",;:!*")
+    return text not in _NO_DEVICE and not several
 
 
 def detect(environ: Mapping[str, str]) -> Worker:

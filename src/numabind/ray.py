@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 import ray
@@ -28,14 +29,20 @@ from numabind._options import make_options
 from numabind._problems import problem
 from numabind._record import replace
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from numabind._options import BindWords
+
 T = TypeVar("T", bound=Callable[..., Any])
 
 
 @overload
 def bound(target: T, /) -> T: ...
 @overload
-def bound(**options: Any) -> Callable[[T], T]: ...
-def bound(target: Any = None, /, **options: Any) -> Any:
+def bound(**options: Unpack[BindWords]) -> Callable[[T], T]: ...
+def bound(target: Any = None, /, **options: Unpack[BindWords]) -> Any:
     """Bind the Ray worker that runs this actor class or task function.
 
     Scope: an actor's process is bound before the class's `__init__` and stays so; a task's for as
@@ -53,9 +60,9 @@ def bound(target: Any = None, /, **options: Any) -> Any:
     return _wrap(target, {})
 
 
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     make_options({k: v for k, v in options.items() if k not in ("gpu", "local_rank")})
-    return options
+    return dict(options)
 
 
 def _wrap(target: Any, options: dict[str, Any]) -> Any:
@@ -105,6 +112,15 @@ def survey(timeout: float = 60.0) -> dict[str, Machine]:
     for all of them. A node's NUMABIND_SNAPSHOT and NUMABIND_MAP count. numabind must be installed
     on the nodes. A node that does not answer is left out and named in a WARNING (`node-silent`).
     """
+    found, silent = answers(timeout)
+    for node, cause in silent.items():
+        said = problem("node-silent", f"Ray node {node}: {cause}")
+        logging.getLogger("numabind").warning("%s", said.text)
+    return found
+
+
+def answers(timeout: float = 60.0) -> tuple[dict[str, Machine], dict[str, str]]:
+    """As `survey`, but what keeps a node from answering is returned, by Ray's node id."""
     look = ray.remote(num_cpus=0, max_retries=0)(_look)
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
     asked = {}
@@ -113,15 +129,16 @@ def survey(timeout: float = 60.0) -> dict[str, Machine]:
         asked[look.options(scheduling_strategy=there).remote()] = node
     done, late = ray.wait(list(asked), num_returns=len(asked), timeout=timeout)
     found: dict[str, Machine] = {}
+    silent: dict[str, str] = {}
     for answer in done:
         try:
             found[asked[answer]] = Machine.from_dict(ray.get(answer), f"Ray node {asked[answer]}")
         except ray.exceptions.RayError as error:
-            _warn(asked[answer], str(error).strip().rpartition("\n")[2])
+            silent[asked[answer]] = str(error).strip().rpartition("\n")[2]
     for answer in late:
         ray.cancel(answer, force=True)
-        _warn(asked[answer], f"no answer in {timeout:g} s")
-    return {node: found[node] for node in nodes if node in found}
+        silent[asked[answer]] = f"no answer in {timeout:g} s"
+    return {node: found[node] for node in nodes if node in found}, silent
 
 
 def _look() -> dict[str, Any]:
@@ -132,10 +149,3 @@ def _look() -> dict[str, Any]:
         cpus = mark.born & frozenset(cpu.id for cpu in machine.cpus)
         machine = replace(machine, allowed=replace(machine.allowed, cpus=cpus))
     return machine.as_dict()
-
-
-def _warn(node: str, cause: str) -> None:
-    import logging
-
-    said = problem("node-silent", f"Ray node {node}: {cause}")
-    logging.getLogger("numabind").warning("%s", said.text)

@@ -27,6 +27,7 @@ from machines.build import build
 from machines.spec import GpuSpec, NodeSpec, Shape, paired
 from numabind import NumabindError, UsageError, bind, plan
 from numabind._bind import Request, prepare
+from numabind._catalogue import CATALOGUE
 from numabind._cli import main
 from numabind._discover import Questions, discover, discover_here
 from numabind._doctor import doctor
@@ -34,7 +35,6 @@ from numabind._errors import MachineError
 from numabind._machine import Machine
 from numabind._options import MEMORY, MODES, make_options, options_of
 from numabind._pci import parse_map
-from numabind._problems import CATALOGUE
 from numabind._report.html import page
 from numabind._report.text import machine_text, plan_text
 from numabind._residency import bytes_by_node, parse_numa_maps, read_numa_maps
@@ -261,6 +261,7 @@ WORDS = st.one_of(
             *("", " ", "-1", "0", "1", "0,1", "1,0", "0,0", "4(x2),3", "none", "all", "void"),
             *("GPU-", "GPU-000", "MIG-", "MIG-GPU-000/1/2", "0.1", "PCI_BUS_ID", "a100:2"),
             *("gpu:per_task:2", "gpu:per_task:x", "gpu:single:1", *MODES, *MEMORY),
+            *("level_zero:0", "*:*.*", "!level_zero:1;*:gpu", "COMPOSITE", "compact", "{0:4}"),
             *("OFF", "true", "\N{ARABIC-INDIC DIGIT THREE}", "1e3", "0x1", "+1", "1_0"),
         ]
     ),
@@ -275,7 +276,8 @@ VARIABLES = (
     *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
     *("ZE_AFFINITY_MASK", "HABANA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OMP_PROC_BIND"),
     *("NUMABIND", "NUMABIND_MODE", "NUMABIND_MEMORY", "NUMABIND_STRICT", "NUMABIND_BOUND"),
-    *("NUMABIND_LAUNCH", "NUMABIND_LAUNCH_BEFORE"),
+    *("NUMABIND_LAUNCH", "NUMABIND_LAUNCH_BEFORE", "ONEAPI_DEVICE_SELECTOR", "OMP_PLACES"),
+    *("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "ZE_FLAT_DEVICE_HIERARCHY"),
 )
 MARK = st.lists(WORDS | st.sampled_from(["-", "0000:01:00.0", "node,none,1,0,None"]), max_size=8)
 ENVIRONS = st.dictionaries(st.sampled_from(VARIABLES), WORDS, max_size=6)

@@ -1,12 +1,14 @@
 """Run as a script by test_ray.py: surveys a real cluster of three nodes on this machine.
 
-One node can't answer: its snapshot is not there. Prints the machines and what was logged.
+One node can't answer: its snapshot is not there. Prints the machines, what was logged, and what the
+command makes of the same cluster.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
 
 import ray
@@ -36,14 +38,20 @@ if __name__ == "__main__":
     kept = Kept()
     logging.getLogger("numabind").addHandler(kept)
     found = numabind.ray.survey()
+    alive = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+    ray.shutdown()
+    command = ("fleet", "survey", "--ray", cluster.address, "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "numabind", *command], capture_output=True, text=True, check=False
+    )
     json.dump(
         {
-            "alive": sorted(node["NodeID"] for node in ray.nodes() if node["Alive"]),
+            "alive": alive,
             "broken": broken.node_id,
             "machines": {name: machine.as_dict() for name, machine in found.items()},
             "said": kept.lines,
+            "command": [done.returncode, done.stdout, done.stderr],
         },
         sys.stdout,
     )
-    ray.shutdown()
     cluster.shutdown()

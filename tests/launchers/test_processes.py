@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     before = os.sched_getaffinity(0)
     yield tmp_path
     for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), before)
+        with suppress(ProcessLookupError):  # it ended
+            os.sched_setaffinity(int(thread), before)
 
 
 def masks() -> list[list[int]]:

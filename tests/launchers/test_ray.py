@@ -223,3 +223,12 @@ def test_a_survey_of_a_cluster(environ: dict[str, str]) -> None:
     (said,) = found["said"]
     assert said.startswith(f"node-silent: Ray node {found['broken']}: ")
     assert "/nowhere/machine.json" in said
+    code, printed, complaints = found["command"]
+    assert code == 1, complaints
+    report = json.loads(printed)
+    (kind,) = report["kinds"]
+    assert kind["machines"] == len(kind["reference"]["members"]) == 2
+    assert kind["title"].startswith("4 × ")
+    assert [each["node"].rpartition("-")[2] for each in report["silent"]] == [found["broken"][:12]]
+    assert "/nowhere/machine.json" in report["silent"][0]["cause"]
+    assert complaints.startswith("numabind: WARNING node ")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ from launchers.pretend import (
 from launchers.slurm_site import Site
 from machines.build import build
 from machines.shapes import SHAPES
-from numabind import discover
+from numabind import Machine, discover
 from numabind._discover import Questions
 
 WORKER = str(Path(__file__).parent / "worker.py")
@@ -170,6 +172,51 @@ def test_devices_that_a_cgroup_hides_are_not_counted() -> None:
     finally:
         site.stop()
     assert sorted(output.splitlines()) == [f"{rank} 0 {pcis[rank]}" for rank in range(4)]
+
+
+SURVEY = (sys.executable, "-m", "numabind", "fleet", "survey", "--srun", "--json")
+
+
+@pytest.mark.parametrize("before", [(), ALLOC], ids=["alone", "in an allocation"])
+def test_a_survey_asks_every_node(job: Job, before: tuple[str, ...]) -> None:
+    report = json.loads(job.site.run(*before, *SURVEY, **job.variables))
+    (kind,) = report["kinds"]
+    assert kind["reference"]["members"][0]["file"] == "pretend.json"
+    assert {each["subject"] for each in kind["reference"]["aspects"]} >= {"node 0", "node 1"}
+    assert report["silent"] == report["broken"] == []
+
+
+def test_a_survey_keeps_snapshots_and_names_who_did_not_answer(job: Job, tmp_path: Path) -> None:
+    job.site.run(*SURVEY, "-o", str(tmp_path / "kept"), "--", "-w", "pretend", **job.variables)
+    assert len(Machine.load(tmp_path / "kept/pretend.json").devices) == 4
+    job.variables["NUMABIND_SNAPSHOT"] = "/nowhere/machine.json"
+    done = subprocess.run(
+        SURVEY,
+        env={**job.site.environ, **job.variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    (silent,) = json.loads(done.stdout)["silent"]
+    assert silent["node"] == "pretend"
+    assert "/nowhere/machine.json" in silent["cause"]
+    assert "WARNING node pretend did not answer" in done.stderr
+
+
+def test_a_survey_that_gets_no_node_in_time_says_so_and_takes_its_job_back(job: Job) -> None:
+    done = subprocess.run(
+        [*SURVEY, "--timeout", "1", "--", "-N1", "--begin=now+1hour"],
+        env={**job.site.environ, **job.variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "numabind: srun: no node answered in 1 s" in done.stderr
+    assert job.site.run("squeue", "--noheader") == ""
 
 
 def test_off_for_one_job(job: Job) -> None:

@@ -204,6 +204,8 @@ class _Writer:
             elif gpu.driver == "amdgpu":
                 self.amd(gpu, f"{above}/{gpu.pci}")
             elif gpu.driver == "xe":
+                minor = 128 + self.shape.gpus.index(gpu) if gpu.minor is None else gpu.minor
+                self.lines(f"{above}/{gpu.pci}/drm/renderD{minor}", dev=f"226:{minor}")
                 for tile in range(gpu.parts):
                     self.lines(f"{above}/{gpu.pci}/tile{tile}", physical_vram_size_bytes="0x0")
             elif gpu.driver == "habanalabs":
@@ -211,6 +213,8 @@ class _Writer:
                 self.lines(f"{above}/{gpu.pci}/accel/accel{index}", dev=f"261:{index}")
                 if gpu.module is not None:
                     self.lines(f"{above}/{gpu.pci}", module_id=gpu.module)
+            elif gpu.driver == "devdrv_device":
+                self.lines(f"{above}/{gpu.pci}", devdrv_sysfs_bdf_to_devid=self.ascend())
             self.above[gpu.pci] = above
         for card in self.shape.cards:
             self.card(card)
@@ -226,6 +230,12 @@ class _Writer:
             self.lines(base, current_compute_partition=compute, current_memory_partition=memory)
         minor = self.first_minor(gpu)
         self.lines(f"{base}/drm/renderD{minor}", dev=f"226:{minor}")
+
+    def ascend(self) -> str:
+        """devdrv_sysfs.c of Huawei's driver: each NPU has the table of all."""
+        own = [gpu for gpu in self.shape.gpus if gpu.driver == "devdrv_device"]
+        rows = [f"{gpu.pci[5:]}  {gpu.minor!s:<6} {gpu.minor!s:<5}" for gpu in own]
+        return "\n".join(["bdf      udevid add_id", *rows])
 
     def first_minor(self, gpu: GpuSpec) -> int:
         if gpu.minor is not None:

@@ -160,13 +160,22 @@ KNOWN: dict[str, Shape] = {
             )
         ),
     ),
-    # Made up: four nodes of 80 cores without SMT, two NPUs on each.
+    # vllm-project/vllm-ascend, issues: npu-smi has NPU 0 at c1:00.0, 1 at 01:00.0, then c2, 02,
+    # 81, 41, 82, 42. Four nodes of 80 cores without SMT, two NPUs on each, are made up.
     "ascend": Shape(
         even_nodes(4, 80, packages=2),
-        gpus=gpus(ASCEND, "01 02 41 42 81 82 c1 c2", (0, 0, 1, 1, 2, 2, 3, 3)),
+        gpus=tuple(
+            replace(npu, minor=number)
+            for npu, number in zip(
+                gpus(ASCEND, "01 02 41 42 81 82 c1 c2", (0, 0, 1, 1, 2, 2, 3, 3)),
+                (1, 3, 5, 7, 4, 6, 0, 2),
+                strict=True,
+            )
+        ),
     ),
-    # Made up: four Trainium devices with two cores each.
+    # Made up: four Trainium devices with two cores each; on one node their order does not matter.
     "trainium": Shape(even_nodes(2, 16), gpus=gpus(TRAINIUM, "10 20 a0 b0", (0, 0, 1, 1))),
+    "trainium_one_node": Shape(even_nodes(2, 16), gpus=gpus(TRAINIUM, "a0 b0", (1, 1))),
     "tpu": Shape(even_nodes(2, 16), gpus=gpus(TPU, "10 20 a0 b0", (0, 0, 1, 1))),
     "vector_engine": Shape(even_nodes(2, 16), gpus=gpus(ENGINE, "10 a0", (0, 1))),
     # Made up: an integrated AMD GPU (class 0380), a Matrox BMC, and two H100.

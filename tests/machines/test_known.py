@@ -221,23 +221,19 @@ EXCLUSIVE = {
         34  30-39,110-119  0
         33  20-29,100-109  0
         """,
-    # NPU n has CPUs 40n to 40n+39 of node n/2
+    # in the driver's order; 80 cores over 2
     "ascend": """
-        01  0-39     0
-        02  40-79    0
-        41  80-119   1
-        42  120-159  1
-        81  160-199  2
-        82  200-239  2
         c1  240-279  3
+        01  0-39     0
         c2  280-319  3
+        02  40-79    0
+        81  160-199  2
+        41  80-119   1
+        82  200-239  2
+        42  120-159  1
         """,
     # a worker for each core of a device; 16 cores over 2 devices
-    "trainium": """
-        0000:10:00.0/0  0-7    0
-        0000:10:00.0/1  0-7    0
-        0000:20:00.0/0  8-15   0
-        0000:20:00.0/1  8-15   0
+    "trainium_one_node": """
         0000:a0:00.0/0  16-23  1
         0000:a0:00.0/1  16-23  1
         0000:b0:00.0/0  24-31  1
@@ -264,6 +260,15 @@ EXCLUSIVE = {
 @pytest.mark.parametrize("name", EXCLUSIVE)
 def test_exclusive(name: str) -> None:
     assert plans(name) == rows(EXCLUSIVE[name])
+
+
+def test_numbers_that_no_file_has_bind_nothing() -> None:
+    where = machine(shape("trainium"))
+    made = plan(where, visible=visible(where, {}), mode="exclusive")
+    assert {p.bound for p in made.placements} == {False}
+    assert {said.name for p in made.placements for said in p.problems} == {"device-order-unknown"}
+    # Without an environment it is about devices, not ranks.
+    assert {p.bound for p in plan(where).placements} == {True}
 
 
 def problems(name: str, **options: str) -> list[list[str]]:

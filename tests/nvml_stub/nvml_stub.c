@@ -2,7 +2,7 @@
  *
  * One thing a line, words apart by blanks, "_" in a name for a blank:
  *
- *     gpu uuid=GPU-1 pci=00000000:17:00.0 name=NVIDIA_H100 minor=0 affinity=0x1 node=2 mig=1
+ *     gpu uuid=GPU-1 pci=00000000:17:00.0 name=NVIDIA_H100 minor=0 affinity=0x1 node=2 mig=1 cpus=0x3
  *     mig uuid=MIG-1 gi=1 ci=0                       (an instance of the gpu line before)
  *     process 4711                                   (computes on the gpu line before)
  *     fail nvmlDeviceGetMinorNumber 3                (every call of it answers this nvmlReturn_t)
@@ -21,7 +21,7 @@ enum { MOST_GPUS = 32, MOST_INSTANCES = 8, MOST_FAILURES = 16, MOST_PROCESSES = 
 struct device {
     char uuid[TEXT], pci[TEXT], name[TEXT];
     unsigned minor, mig, gpu_instance, compute_instance;
-    unsigned long affinity;
+    unsigned long affinity, cpus;
     int node;
     int parts;
     unsigned processes, process[MOST_PROCESSES];
@@ -52,6 +52,8 @@ static void set(struct device *device, const char *key, const char *value)
         device->minor = (unsigned)strtoul(value, NULL, 0);
     else if (!strcmp(key, "affinity"))
         device->affinity = strtoul(value, NULL, 0);
+    else if (!strcmp(key, "cpus"))
+        device->cpus = strtoul(value, NULL, 0);
     else if (!strcmp(key, "node"))
         device->node = atoi(value);
     else if (!strcmp(key, "mig"))
@@ -227,6 +229,16 @@ int nvmlDeviceGetMemoryAffinity(struct device *device, unsigned size, unsigned l
         return INVALID_ARGUMENT;
     memset(nodes, 0, size * sizeof *nodes);
     nodes[0] = device->affinity;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCpuAffinity(struct device *device, unsigned size, unsigned long *cpus)
+{
+    CHECK("nvmlDeviceGetCpuAffinity");
+    if (!size)
+        return INVALID_ARGUMENT;
+    memset(cpus, 0, size * sizeof *cpus);
+    cpus[0] = device->cpus;
     return SUCCESS;
 }
 

@@ -28,6 +28,8 @@ binding: numabind.Binding = numabind.bind()
 binding.restore()
 numabind.bind(gpu="GPU-5d0c7a10")
 numabind.bind(local_rank=3, mode="node", strict=True)
+numabind.bind(moode="node")  # type: ignore[call-arg]
+numabind.bind(reserve="2")  # type: ignore[arg-type]
 with numabind.bind(gpu="0000:5d:00.0") as inside:
     text: str = inside.text
     data: Mapping[str, object] = inside.as_dict()
@@ -78,3 +80,17 @@ report: numabind.Report = numabind.status([1], method="sample")
 for seen in report.processes:
     share: float | None = seen.pages.local if seen.pages is not None else None
     verdict: str = seen.verdict
+    where: frozenset[int] | None = seen.nodes
+    strays: list[int] = [stray.tid for stray in seen.strays]
+everyone: numabind.Report = numabind.status(tree=1)
+ended: tuple[int, ...] = everyone.ended
+
+for device in machine.devices:
+    node: int | None = device.node
+    parts: tuple[str, ...] = tuple(part.uuid for part in device.partitions)
+nics: list[tuple[str, ...]] = [nic.names for nic in machine.nics if nic.rdma]
+memory: dict[int, int | None] = {place.id: place.memory_bytes for place in machine.nodes}
+cores: set[tuple[int | None, int | None]] = {(cpu.package, cpu.core) for cpu in machine.cpus}
+quota: float | None = machine.allowed.cpu_quota
+kernel: str | None = machine.host.kernel
+near: numabind.Binding = numabind.bind(near="mlx5_0")

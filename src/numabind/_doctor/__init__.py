@@ -11,7 +11,7 @@ from numabind._doctor import devices, environment, firmware, kernel, limits
 from numabind._doctor.scene import Check, Scene
 from numabind._errors import MachineError
 from numabind._finding import SEVERITIES, Finding
-from numabind._sysfs import Root
+from numabind._sysfs import NODE, Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def doctor(environ: Mapping[str, str], root: str | None = None) -> tuple[Finding
     except MachineError as error:
         return (
             Finding(
-                "machine-unreadable",
+                "no-topology" if error.path.endswith(NODE) else "machine-unreadable",
                 "serious",
                 "the machine can't be read, so nothing is placed",
                 str(error),

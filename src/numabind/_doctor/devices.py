@@ -40,11 +40,8 @@ class LinkBelowItsBest(Check):
         """What is wrong with one link, whose other end is `port`."""
         base = f"{PCI}/{pci}"
         whose = pci if pci == gpu else f"{pci}, above {gpu},"
-        width = scene.number(f"{base}/current_link_width")
-        ends = [scene.number(f"{PCI}/{end}/max_link_width") for end in (pci, port) if end]
-        most = min((lanes for lanes in ends if lanes and 0 < lanes < 255), default=None)
-        # 0 is "no link", and 255 what a device says that has fallen off the bus.
-        if width and most and 0 < width < most:
+        width, most = _lanes(scene, pci, port)
+        if 0 < width < most:
             yield self.finding(
                 "warning",
                 f"the link of {whose} has {width} of {most} lanes",
@@ -63,6 +60,15 @@ class LinkBelowItsBest(Check):
             )
 
 
+def _lanes(scene: Scene, pci: str, port: str | None) -> tuple[int, int]:
+    """The lanes of a link whose other end is `port`, and what both ends can do; 0 if unknown."""
+    width = scene.number(f"{PCI}/{pci}/current_link_width") or 0
+    ends = [scene.number(f"{PCI}/{end}/max_link_width") for end in (pci, port) if end]
+    # 0 is "no link", and 255 what a device says that has fallen off the bus.
+    most = min((count for count in ends if count and 0 < count < 255), default=0)
+    return width, most
+
+
 def _rate(text: str) -> float:
     """GT/s in "16.0 GT/s PCIe"; 0 for anything else."""
     number = text.split(" ", 1)[0]
@@ -74,6 +80,44 @@ def _ports_above(scene: Scene, pci: str) -> list[str]:
     path = os.path.realpath(f"{scene.root.path}{PCI}/{pci}")
     parts = path.split("/")
     return [part for part in parts[:-1] if part.count(":") == 2 and part != pci]
+
+
+class LinkBelowItsPeers(Check):
+    """PCI links of equal GPUs."""
+
+    name = "link-below-its-peers"
+    about = (
+        "A GPU's link does all that its slot can, but the slot has fewer lanes, or is of an older "
+        "generation, than that of a GPU of the same model on this machine: its worker is the one "
+        "that the others wait for. Source: Documentation/ABI/testing/sysfs-bus-pci."
+    )
+
+    def look(self, scene: Scene) -> Iterable[Finding]:
+        """A warning for each GPU whose slot is the worse."""
+        models: dict[tuple[int, int], list[tuple[str, int, float]]] = {}
+        for device in scene.gpus:
+            port = next(reversed(_ports_above(scene, device.pci)), None)
+            width, most = _lanes(scene, device.pci, port)
+            rates = [
+                _rate(scene.text(f"{PCI}/{end}/max_link_speed") or "")
+                for end in (device.pci, port)
+                if end
+            ]
+            # A link below its slot's own best is another check's.
+            if width and width == most and min(rates):
+                model = (device.vendor_id, device.device_id)
+                models.setdefault(model, []).append((device.pci, width, min(rates)))
+        for slots in models.values():
+            best, lanes_of_best, rate_of_best = max(slots, key=lambda slot: slot[1] * slot[2])
+            for pci, width, rate in slots:
+                if width * rate < lanes_of_best * rate_of_best:
+                    yield self.finding(
+                        "warning",
+                        f"the slot of {pci} has {width} lanes of {rate:g} GT/s, that of its equal "
+                        f"{best} has {lanes_of_best} of {rate_of_best:g}",
+                        f"/{PCI}/{pci}/current_link_width = {width}",
+                        "move it to a better slot; check risers and BIOS bifurcation",
+                    )
 
 
 class InterruptsElsewhere(Check):
@@ -177,6 +221,7 @@ class MultiInstance(Check):
 
 CHECKS: tuple[Check, ...] = (
     LinkBelowItsBest(),
+    LinkBelowItsPeers(),
     InterruptsElsewhere(),
     IrqBalance(),
     MultiInstance(),

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from numabind._doctor.scene import Check, Scene
 from numabind._finding import Finding
+from numabind._hazards import openmp_binders
 from numabind._visible import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-# What each variable says where it binds nothing; "0" is CPU 0 to libgomp.
-_OFF = {
-    "KMP_AFFINITY": ("none", "disabled"),
-    "GOMP_CPU_AFFINITY": (),
-    "OMP_PROC_BIND": ("false",),
-    "OMP_PLACES": (),
-}
 
 
 class OneThread(Check):
@@ -52,15 +45,49 @@ class OpenMPBinds(Check):
 
     def look(self, scene: Scene) -> Iterable[Finding]:
         """A warning for each variable; absolute CPU numbers fight worst."""
-        for name, off in _OFF.items():
+        for name, value in openmp_binders(scene.environ).items():
+            yield self.finding(
+                "warning",
+                "the OpenMP runtime binds threads itself, after numabind has",
+                f"{name} = {value}",
+                f"unset {name}",
+            )
+
+
+# What makes a framework bind its workers itself; the values with which it does not.
+_BINDERS = {
+    "SGLANG_SET_CPU_AFFINITY": "SGLang",
+    "SGLANG_AUTO_NUMA_BIND": "SGLang",
+    "TLLM_NUMA_AWARE_WORKER_AFFINITY": "TensorRT-LLM",
+    "ACCELERATE_CPU_AFFINITY": "accelerate",
+    "VLLM_CPU_OMP_THREADS_BIND": "vLLM's CPU backend",
+    "NRL_GPU_CPU_AFFINITY_FILE": "NeMo-RL",
+    "MV2_ENABLE_AFFINITY": "MVAPICH",
+    "I_MPI_PIN": "Intel MPI",
+}
+_NOT = ("", "0", "false", "no", "off", "disable", "nobind")
+
+
+class FrameworkBinds(Check):
+    """Frameworks with a binder of their own."""
+
+    name = "framework-binds"
+    about = (
+        "A variable has the framework or MPI bind its workers itself, after numabind has: the "
+        "last one wins, and several of these go by rank and not by where the GPU is. One owner is "
+        "enough. Source: the documentation of each framework."
+    )
+
+    def look(self, scene: Scene) -> Iterable[Finding]:
+        """A warning for each variable."""
+        for name, who in _BINDERS.items():
             value = scene.environ.get(name, "").strip()
-            words = {word.strip() for word in value.lower().split(",")}
-            if value and not words & set(off):
+            if value.lower() not in _NOT:
                 yield self.finding(
                     "warning",
-                    "the OpenMP runtime binds threads itself, after numabind has",
+                    f"{who} binds its workers itself, too",
                     f"{name} = {value}",
-                    f"unset {name}",
+                    f"unset {name}, or leave binding to it (NUMABIND=0)",
                 )
 
 
@@ -130,6 +157,7 @@ class TurnedOff(Check):
 CHECKS: tuple[Check, ...] = (
     OneThread(),
     OpenMPBinds(),
+    FrameworkBinds(),
     NcclIgnoresAffinity(),
     DeviceOrder(),
     TurnedOff(),

@@ -121,4 +121,51 @@ class OnePackage(Check):
             )
 
 
-CHECKS: tuple[Check, ...] = (UnknownNode(), Contradictions(), NodesPerPackage(), OnePackage())
+class FlatGuest(Check):
+    """Virtual machines that hide where GPUs are."""
+
+    name = "guest-hides-topology"
+    about = (
+        "A virtual machine with several GPUs that shows one node only, or all GPUs on one of its "
+        "nodes: the host's sockets and PCI tree were likely not passed on, and nothing in the "
+        "guest can tell which GPUs are far. Source: QEMU documentation, pxb-pcie (numa_node) and "
+        "-numa; the hypervisor flag of /proc/cpuinfo."
+    )
+
+    def look(self, scene: Scene) -> Iterable[Finding]:
+        """A warning for several nodes, a note for one."""
+        gpus = scene.gpus
+        if len(gpus) < 2 or not _is_guest(scene):
+            return
+        used = {device.near_nodes for device in gpus}
+        nodes = [node.id for node in scene.machine.nodes if node.cpus]
+        if len(used) != 1 or len(used.pop()) != 1:
+            return
+        several = len(nodes) > 1
+        shown = f"all on one node of {len(nodes)}" if several else "and one node"
+        yield self.finding(
+            "warning" if several else "note",
+            f"this virtual machine has {len(gpus)} GPUs {shown}, which is seldom so on its host",
+            f"/proc/cpuinfo: flags: hypervisor; /{PCI}/{gpus[0].pci}/numa_node = "
+            f"{gpus[0].numa_node}",
+            "have the host pass on its nodes and PCI roots (QEMU: -numa with pinned CPUs, a "
+            "pxb-pcie with numa_node for each socket; a cloud's NUMA-aware instance type), or "
+            "name the places in a NUMABIND_MAP file",
+        )
+
+
+def _is_guest(scene: Scene) -> bool:
+    for line in (scene.text("proc/cpuinfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "flags":
+            return "hypervisor" in value.split()
+    return scene.root.exists("proc/device-tree/hypervisor")
+
+
+CHECKS: tuple[Check, ...] = (
+    UnknownNode(),
+    Contradictions(),
+    NodesPerPackage(),
+    OnePackage(),
+    FlatGuest(),
+)

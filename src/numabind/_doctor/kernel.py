@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from numabind._cpulist import format_list
-from numabind._doctor.scene import Check, Scene
+from numabind._doctor.scene import Check, Scene, whole
 from numabind._finding import Finding
-from numabind._sysfs import NODE
+from numabind._hazards import GIB, LOW, read_free
+from numabind._sysfs import CPU, NODE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-_LOW = 0.05  # of a node's memory that can be had at once
-_GIB = 1 << 30
 
 
 class NumaBalancing(Check):
@@ -22,8 +20,9 @@ class NumaBalancing(Check):
     about = (
         "kernel.numa_balancing unmaps pages now and then to see who touches them, and moves them "
         "there. Threads that are bound gain nothing; offload buffers that are not pinned pay page"
-        " faults, and follow whichever thread copied last. Source: "
-        "Documentation/admin-guide/sysctl/kernel.rst."
+        " faults, and follow whichever thread copied last. A memory policy of its own (numabind's "
+        "prefer and bind) exempts a thread. Source: Documentation/admin-guide/sysctl/kernel.rst; "
+        "vma_policy_mof in mm/mempolicy.c."
     )
 
     def look(self, scene: Scene) -> Iterable[Finding]:
@@ -31,9 +30,12 @@ class NumaBalancing(Check):
         path = "proc/sys/kernel/numa_balancing"
         value = scene.number(path)
         if value and scene.several_nodes:
+            # A policy of its own (prefer, bind) exempts a process: vma_policy_mof in mempolicy.c.
+            moved = [each for each in scene.large_processes() if each.policy == "default"]
             yield self.finding(
                 "warning" if scene.gpus else "note",
-                "the kernel moves pages that are not pinned after the threads that touch them",
+                "the kernel moves pages that are not pinned after the threads that touch them"
+                + (f": {moved[0].text}, say" if moved else ""),
                 f"/{path} = {value}",
                 "sysctl kernel.numa_balancing=0 (and in /etc/sysctl.d to keep it so)",
             )
@@ -99,33 +101,22 @@ class NodeMemory(Check):
         """A warning for each node of a GPU that has less than a twentieth free."""
         if not scene.several_nodes:
             return
-        free = {node.id: self.free(scene, node.id) for node in scene.machine.nodes}
+        free = {node.id: read_free(scene.root, node.id) for node in scene.machine.nodes}
         for node in scene.nodes_of_gpus:
             left, total = free.get(node) or (None, None)
-            if left is None or not total or left >= _LOW * total:
+            if left is None or not total or left >= LOW * total:
                 continue
             others = [(have[0], other) for other, have in free.items() if have and other != node]
             most = max(others, default=None)
-            more = f"; node {most[1]} has {most[0] / _GIB:.1f} GiB" if most else ""
+            more = f"; node {most[1]} has {most[0] / GIB:.1f} GiB" if most else ""
             yield self.finding(
                 "warning",
-                f"node {node}, where a GPU is, has {left / _GIB:.1f} of {total / _GIB:.1f} GiB "
+                f"node {node}, where a GPU is, has {left / GIB:.1f} of {total / GIB:.1f} GiB "
                 f"free{more}",
                 f"/{NODE}/node{node}/meminfo",
                 "see whose it is (numastat -p NAME, numabind status PID); echo 1 > "
                 "/proc/sys/vm/drop_caches gives up page cache",
             )
-
-    def free(self, scene: Scene, node: int) -> tuple[int, int] | None:
-        """Bytes that can be had on a node, and all of them."""
-        found = {}
-        for line in (scene.text(f"{NODE}/node{node}/meminfo") or "").splitlines():
-            words = line.split()
-            if len(words) >= 4 and words[3].isdecimal():
-                found[words[2]] = int(words[3]) * 1024
-        if "MemFree:" not in found or "MemTotal:" not in found:
-            return None
-        return found["MemFree:"] + found.get("Inactive(file):", 0), found["MemTotal:"]
 
 
 class HugePagePools(Check):
@@ -163,10 +154,123 @@ class HugePagePools(Check):
             )
 
 
+class NodesNotReal(Check):
+    """numa=off and numa=fake."""
+
+    name = "nodes-not-real"
+    about = (
+        "The kernel was told at boot to ignore the nodes that the firmware has (numa=off, "
+        "numa=noacpi), so nothing can be near or far, or to make some up (numa=fake=N), which say "
+        "nothing of what is near. Source: Documentation/arch/x86/x86_64/boot-options.rst."
+    )
+
+    def look(self, scene: Scene) -> Iterable[Finding]:
+        """A warning on a machine with GPUs; a note for nodes of a single package ignored."""
+        path = "proc/cmdline"
+        packages = {cpu.package for cpu in scene.machine.cpus}
+        for word in (scene.text(path) or "").split():
+            ignored = word in ("numa=off", "numa=noacpi")
+            if not scene.gpus or not (ignored or word.startswith("numa=fake=")):
+                continue
+            yield self.finding(
+                "note" if ignored and len(packages) < 2 else "warning",
+                "the kernel ignores the NUMA nodes of this machine" if ignored else
+                "the NUMA nodes are made up by the kernel",
+                f"/{path}: {word}",
+                f"take {word} off the kernel's command line (/etc/default/grub) and reboot",
+            )  # fmt: skip
+
+
+class Governor(Check):
+    """The CPUs' frequency."""
+
+    name = "cpus-kept-slow"
+    about = (
+        "The cpufreq governor powersave keeps CPUs near a GPU at their lowest frequency: CPU "
+        "optimizers, data loaders and the threads that launch kernels are slow. Under the drivers "
+        "intel_pstate and amd-pstate-epp that name means something else, and the preference "
+        "`power` is the one that costs. Source: Documentation/admin-guide/pm/cpufreq.rst, "
+        "intel_pstate.rst."
+    )
+
+    def look(self, scene: Scene) -> Iterable[Finding]:
+        """A warning for powersave, a note for the preference power; each once."""
+        near = scene.near_cpus
+        slow: dict[tuple[str, str], tuple[str, set[int]]] = {}
+        for policy in scene.names(f"{CPU}/cpufreq"):
+            base = f"{CPU}/cpufreq/{policy}"
+            words = (scene.text(f"{base}/related_cpus") or "").split()
+            cpus = {cpu for cpu in map(whole, words) if cpu in near}
+            how = self.slow(scene, base)
+            if cpus and how is not None:
+                slow.setdefault(how, (base, set()))[1].update(cpus)
+        for (name, value), (base, cpus) in slow.items():
+            lowest = name == "scaling_governor"
+            yield self.finding(
+                "warning" if lowest else "note",
+                f"CPUs {format_list(frozenset(cpus))}, near a GPU, "
+                + ("stay at their lowest frequency" if lowest else "prefer saving power to speed"),
+                f"/{base}/{name} = {value}",
+                f"echo performance > {name} of each, there (or cpupower frequency-set -g "
+                "performance)",
+            )
+
+    def slow(self, scene: Scene, base: str) -> tuple[str, str] | None:
+        """The file that makes the CPUs of a policy slow, and what is in it; None if none does."""
+        if scene.text(f"{base}/scaling_driver") in ("intel_pstate", "amd-pstate-epp"):
+            name, costs = "energy_performance_preference", "power"
+        else:
+            name, costs = "scaling_governor", "powersave"
+        return (name, costs) if scene.text(f"{base}/{name}") == costs else None
+
+
+class Swap(Check):
+    """Memory that is bound to a node, and swap."""
+
+    name = "bound-memory-swaps"
+    about = (
+        "Memory policy `bind` allows a node only. When that is full and there is swap, the kernel "
+        "writes pages out while other nodes have memory free. Source: "
+        "Documentation/admin-guide/mm/numa_memory_policy.rst; sysctl/vm.rst, swappiness."
+    )
+
+    def look(self, scene: Scene) -> Iterable[Finding]:
+        """A warning for the largest process under `bind`, or for workers that will be."""
+        lines = (scene.text("proc/swaps") or "").splitlines()[1:]
+        swaps = [line.split()[0] for line in lines if line.strip()]
+        swappiness = scene.number("proc/sys/vm/swappiness")
+        if not swaps or swappiness == 0 or not scene.several_nodes:
+            return
+        evidence = f"/proc/swaps: {swaps[0]}"
+        evidence += f"; /proc/sys/vm/swappiness = {swappiness}"
+        remedy = "--memory prefer; or swapoff -a, or memory.swap.max = 0 in the workers' cgroup"
+        bound = [each for each in scene.large_processes() if each.policy.startswith("bind:")]
+        for each in [each for each in bound if self.swaps(scene, each.pid)][:1]:
+            nodes = each.policy.removeprefix("bind:")
+            cause = f"{each.text} may be on node {nodes} only, and is swapped out when that is full"
+            yield self.finding("warning", cause, evidence, remedy)
+            return
+        if scene.environ.get("NUMABIND_MEMORY", "").strip() == "bind" and self.swaps(scene, "self"):
+            cause = "workers get memory of their node only, and are swapped out when that is full"
+            yield self.finding("warning", cause, f"NUMABIND_MEMORY = bind; {evidence}", remedy)
+
+    def swaps(self, scene: Scene, process: str) -> bool:
+        """Whether a process's cgroup lets it swap."""
+        limits = (
+            scene.number(f"{directory}/memory.swap.max")
+            for directory, version2 in scene.cgroups("memory", process)
+            if version2
+        )
+        return 0 not in limits
+
+
 CHECKS: tuple[Check, ...] = (
     NumaBalancing(),
     ZoneReclaim(),
     TransparentHugePages(),
     NodeMemory(),
     HugePagePools(),
+    NodesNotReal(),
+    Governor(),
+    Swap(),
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from numabind._cpulist import format_list
-from numabind._doctor.scene import Check, Scene
+from numabind._doctor.scene import Check, Scene, whole
 from numabind._finding import Finding
 from numabind._inherited import widest
-from numabind._sysfs import NODE, parse_status
+from numabind._sysfs import CPU, NODE, parse_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,6 +110,86 @@ class CpuTime(Check):
             )
 
 
+class MemoryLimit(Check):
+    """The cgroup's memory.max."""
+
+    name = "memory-limited"
+    about = (
+        "The cgroup may have less memory (memory.max) than one GPU's node: offload buffers that "
+        "fit the node don't fit the limit. When it is nearly reached the kernel throws out page "
+        "cache, and then kills. Source: Documentation/admin-guide/cgroup-v2.rst."
+    )
+
+    def look(self, scene: Scene) -> Iterable[Finding]:
+        """A note for the tightest limit; a warning where less than a twentieth of it is left."""
+        near = [node for node in scene.machine.nodes if node.id in scene.nodes_of_gpus]
+        sizes = [node.memory_bytes for node in near if node.memory_bytes]
+        limits = [
+            (limit, directory, version2)
+            for directory, version2 in scene.cgroups("memory")
+            if (limit := scene.number(f"{directory}/{_MEMORY[version2][0]}")) is not None
+            and limit > 0
+        ]
+        if not sizes or not limits or not scene.several_nodes:
+            return
+        limit, directory, version2 = min(limits)
+        name, usage, cache = _MEMORY[version2]
+        used = scene.number(f"{directory}/{usage}")
+        for line in (scene.text(f"{directory}/memory.stat") or "").splitlines():
+            label, _, number = line.partition(" ")
+            if label == cache and used is not None:
+                used -= whole(number) or 0
+        full = used is not None and used > limit - limit // 20
+        if full or limit < min(sizes):
+            had = "" if used is None else f" and has {used / _GIB:.1f}"
+            yield self.finding(
+                "warning" if full else "note",
+                f"this cgroup may have {limit / _GIB:.1f} GiB of memory{had}; a GPU's node has "
+                f"{min(sizes) / _GIB:.1f}",
+                f"/{directory}/{name} = {limit}",
+                "raise the limit (docker --memory, Kubernetes limits, srun --mem), or offload less",
+            )
+
+
+# By version of the cgroup's file system: limit, usage, and the page cache that is not in use.
+_MEMORY = {
+    True: ("memory.max", "memory.current", "inactive_file"),
+    False: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+_GIB = 1 << 30
+
+
+class IsolatedCpus(Check):
+    """isolcpus and nohz_full."""
+
+    name = "isolated-cpus"
+    about = (
+        "CPUs near a GPU that the scheduler leaves alone (isolcpus=, an isolated cpuset): threads "
+        "that are bound to them are not moved to a free one, but all stay where they began. On "
+        "nohz_full= CPUs each system call costs more. Source: "
+        "Documentation/admin-guide/kernel-parameters.txt; Documentation/timers/no_hz.rst."
+    )
+
+    def look(self, scene: Scene) -> Iterable[Finding]:
+        """A warning for isolated CPUs that a worker would get, a note for nohz_full ones."""
+        isolated = scene.cpus(f"{CPU}/isolated") & scene.near_cpus
+        adaptive = (scene.cpus(f"{CPU}/nohz_full") & scene.near_cpus) - isolated
+        if isolated:
+            yield self.finding(
+                "warning",
+                f"threads on CPUs {format_list(isolated)}, near a GPU, are not spread over them",
+                f"/{CPU}/isolated = {format_list(scene.cpus(f'{CPU}/isolated'))}",
+                "start workers without these CPUs (taskset, a cpuset), or boot without isolcpus=",
+            )
+        if adaptive:
+            yield self.finding(
+                "note",
+                f"system calls cost more on CPUs {format_list(adaptive)}, near a GPU",
+                f"/{CPU}/nohz_full = {format_list(scene.cpus(f'{CPU}/nohz_full'))}",
+                "boot without nohz_full=, which serves one thread a CPU that makes no system calls",
+            )
+
+
 class MemoryPolicyDenied(Check):
     """A seccomp filter in the way."""
 
@@ -169,5 +249,7 @@ CHECKS: tuple[Check, ...] = (
     MemoryNotAllowed(),
     InheritedMask(),
     CpuTime(),
+    MemoryLimit(),
+    IsolatedCpus(),
     MemoryPolicyDenied(),
 )

@@ -5,8 +5,6 @@ The page needs no network and no script: boxes, tables and `details`, and a styl
 
 from __future__ import annotations
 
-from importlib import resources
-
 import numabind
 from numabind._bench.results import Bench
 from numabind._finding import Finding
@@ -15,9 +13,10 @@ from numabind._placement import Plan
 from numabind._problems import NOTES
 from numabind._process import Process
 from numabind._report.crew import Crew, is_near
+from numabind._report.document import document, facts_list
 from numabind._report.drawing import distances_section, machine_section
 from numabind._report.heat import bench_section
-from numabind._report.markup import Html, count, size, tag
+from numabind._report.markup import Html, count, join, size, tag
 from numabind._report.tables import (
     findings_section,
     problems_of,
@@ -51,34 +50,13 @@ def page(
         "bench": ("Measured", bench_section(measured)),
         "distances": ("Distances", distances_section(machine)),
     }
-    shown = {name: part for name, part in parts.items() if part[1]}
-    name = machine.host.name or "This machine"
-    links = (tag("li", tag("a", said, href=f"#{at}")) for at, (said, _) in shown.items())
-    style = resources.files("numabind._report").joinpath("page.css").read_text(encoding="utf-8")
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", name="generator", content=f"numabind {numabind.__version__}"),
-        tag("title", f"{name} – numabind report"),
-        tag("style", Html(style), crew.css()),
+    return document(
+        machine.host.name or "This machine",
+        join((_summary(machine, plan, processes, findings), _facts(machine))),
+        parts,
+        origin=" · ".join(_origin(machine, made)),
+        css=crew.css(),
     )
-    body = tag(
-        "body",
-        tag("a", "Skip to the machine", href="#main", class_="skip"),
-        tag(
-            "header",
-            tag("p", " · ".join(_origin(machine, made)), class_="eyebrow"),
-            tag("h1", tag("bdi", name)),
-            _summary(machine, plan, processes, findings),
-            _facts(machine),
-            class_="top",
-        ),
-        tag("nav", tag("ul", *links), aria_label="Parts of this page"),
-        tag("main", *(part for _, part in shown.values()), id="main", tabindex="-1"),
-    )
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 
 def _origin(machine: Machine, made: str) -> list[str]:
@@ -146,8 +124,4 @@ def _facts(machine: Machine) -> Html:
         ("Memory", size(memory or None)),
         ("GPUs", sum(device.computes for device in machine.devices)),
     )
-    return tag(
-        "dl",
-        *(tag("div", tag("dt", word), tag("dd", str(value))) for word, value in facts),
-        class_="facts",
-    )
+    return facts_list(facts)

@@ -46,12 +46,14 @@ if TYPE_CHECKING:
 class Identified:
     """A vendor's devices with what its driver knows of them.
 
-    `driver_nodes` holds, by PCI address, the NUMA nodes that the driver thinks near.
+    `driver_nodes` and `driver_cpus` hold, by PCI address, the NUMA nodes and the CPUs that the
+    driver thinks near.
     """
 
     devices: tuple[Device, ...]
     driver_nodes: dict[str, frozenset[int]]
     problems: tuple[Problem, ...] = ()
+    driver_cpus: dict[str, frozenset[int]] | None = None
 
 
 def reader(vendor: str) -> Reader:
@@ -80,11 +82,13 @@ def identify(root: Root, devices: tuple[Device, ...], runtime: bool) -> Identifi
     """
     found: dict[str, Device] = {device.pci: device for device in devices}
     nodes: dict[str, frozenset[int]] = {}
+    cpus: dict[str, frozenset[int]] = {}
     problems: list[Problem] = []
     for vendor in sorted({device.vendor for device in devices if device.computes}):
         own = tuple(device for device in devices if device.vendor == vendor)
         answer = reader(vendor).identify(root, own, runtime)
         found.update((device.pci, device) for device in answer.devices)
         nodes.update(answer.driver_nodes)
+        cpus.update(answer.driver_cpus or {})
         problems += answer.problems
-    return Identified(tuple(found.values()), nodes, tuple(problems))
+    return Identified(tuple(found.values()), nodes, tuple(problems), cpus)

@@ -122,11 +122,10 @@ def read_kfd(root: Root) -> list[_Agent] | None:
         if not facts.get("simd_count"):
             continue
         place = facts.get("location_id", 0)
-        pci = f"{facts.get('domain', 0):04x}:{place >> 8 & 255:02x}:{place >> 3 & 31:02x}"
         unique = facts.get("unique_id", 0)
         found.append(
             _Agent(
-                f"{pci}.{place & 7:x}",
+                _address(facts),
                 place >> 28,
                 len(found),
                 f"GPU-{unique:016x}" if unique else "",
@@ -134,6 +133,45 @@ def read_kfd(root: Root) -> list[_Agent] | None:
             )
         )
     return found
+
+
+def read_processes(root: Root) -> dict[int, frozenset[str]]:
+    """The PCI addresses of the GPUs on which each process has memory, of all users.
+
+        cat /sys/class/kfd/kfd/proc/4711/vram_51115          (kfd_process.c, kfd_procfs_show)
+            1073741824
+
+    The kernel numbers processes here as the host does. {} without KFD.
+    """
+    listed = "sys/class/kfd/kfd/proc"
+    numbers = [int(name) for name in root.listing(listed) if is_number(name)]
+    if not numbers:
+        return {}
+    pci_of = {}
+    for node in root.listing(KFD):
+        try:
+            name = root.text(f"{KFD}/{node}/gpu_id")
+            facts = parse_properties(root.text(f"{KFD}/{node}/properties") or "")
+        except MachineError:
+            continue
+        if name and facts.get("simd_count"):
+            pci_of[name] = _address(facts)
+    found = {}
+    for number in numbers:
+        held = {
+            pci
+            for name, pci in pci_of.items()
+            if (root.text(f"{listed}/{number}/vram_{name}") or "0").strip("0")
+        }
+        if held:
+            found[number] = frozenset(held)
+    return found
+
+
+def _address(facts: dict[str, int]) -> str:
+    place = facts.get("location_id", 0)
+    bus = f"{facts.get('domain', 0):04x}:{place >> 8 & 255:02x}:{place >> 3 & 31:02x}"
+    return f"{bus}.{place & 7:x}"
 
 
 def parse_properties(text: str) -> dict[str, int]:

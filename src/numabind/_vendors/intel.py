@@ -7,7 +7,8 @@ Level Zero counts tiles as devices unless ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE (th
 since the drivers of 2024; COMBINED counts alike). ZE_AFFINITY_MASK is a set, so order and repeats
 don't count. FLAT: "0,3" are tiles, "0.1" names none. COMPOSITE: "0" is a card, "0.1" a tile of it;
 a card of which several tiles are named is one device (Level Zero specification, "Affinity Mask"
-and "Device Hierarchy Mode").
+and "Device Hierarchy Mode"). The DPC++ runtime applies ONEAPI_DEVICE_SELECTOR to what is left
+(`selector`). No file of the kernel has the UUIDs that Level Zero makes, so there are none here.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from __future__ import annotations
 from numabind._handle import Handle, Visible, is_number
 from numabind._machine import Device, Partition
 from numabind._pci import is_intel_max
+from numabind._problems import problem
 from numabind._record import replace
 from numabind._sysfs import PCI, Root
 from numabind._vendors import Identified
+from numabind._vendors.selector import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-assigned = "ZE_AFFINITY_MASK"
+MASK = "ZE_AFFINITY_MASK"
+SELECTOR = "ONEAPI_DEVICE_SELECTOR"
+# What Ray writes.
+assigned = SELECTOR
 
 
 def identify(root: Root, devices: tuple[Device, ...], _runtime: bool) -> Identified:
@@ -62,9 +68,22 @@ def handles(devices: tuple[Device, ...], environ: Mapping[str, str]) -> tuple[Ha
 
 
 def visible(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible:
+    """What ZE_AFFINITY_MASK leaves, and ONEAPI_DEVICE_SELECTOR of that, in the machine's order."""
+    left = _by_mask(devices, environ)
+    value = environ.get(SELECTOR, "").strip()
+    if not value:
+        return left
+    try:
+        return Visible(select(value, left.handles), SELECTOR)
+    except ValueError as error:
+        said = problem("selector-not-understood", f"{SELECTOR}: {error}")
+        return Visible(left.handles, SELECTOR, ordered=False, problems=(said,))
+
+
+def _by_mask(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible:
     """What ZE_AFFINITY_MASK leaves, in the machine's order."""
     every = handles(devices, environ)
-    value = environ.get(assigned, "").strip()
+    value = environ.get(MASK, "").strip()
     if not value:
         return Visible(every)
     entries = {entry.strip() for entry in value.split(",")}
@@ -72,7 +91,7 @@ def visible(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible:
         # Where no card has tiles, "1.0" is card 1 in either hierarchy.
         if not any(device.partitions for device in devices):
             entries = {entry.removesuffix(".0") for entry in entries}
-        return Visible(tuple(h for n, h in enumerate(every) if str(n) in entries), assigned)
+        return Visible(tuple(h for n, h in enumerate(every) if str(n) in entries), MASK)
     chosen = []
     for number, device in enumerate(devices):
         tiles = [t for t in device.partitions if f"{number}.{t.number}" in entries]
@@ -82,4 +101,4 @@ def visible(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible:
             chosen.append(Handle(device, tiles[0]))
         elif not device.partitions and f"{number}.0" in entries:
             chosen.append(Handle(device))
-    return Visible(tuple(chosen), assigned)
+    return Visible(tuple(chosen), MASK)

@@ -46,6 +46,7 @@ class Facts:
     name: str | None = None
     memory_node: int | None = None
     near: frozenset[int] | None = None
+    near_cpus: frozenset[int] | None = None
     partitions: tuple[Partition, ...] = ()
 
 
@@ -68,8 +69,9 @@ def identify(root: Root, devices: tuple[Device, ...], runtime: bool) -> Identifi
                 known = {name: value for name, value in fact.__dict__.items() if value is not None}
                 facts[pci] = replace(facts.get(pci, Facts()), **known)
     near = {pci: fact.near for pci, fact in facts.items() if fact.near is not None}
+    near_cpus = {pci: f.near_cpus for pci, f in facts.items() if f.near_cpus is not None}
     merged = tuple(_with_facts(device, facts.get(device.pci)) for device in devices)
-    return Identified(merged, near, problems)
+    return Identified(merged, near, problems, near_cpus)
 
 
 def _with_facts(device: Device, fact: Facts | None) -> Device:
@@ -177,7 +179,8 @@ def _ask_all(pynvml: Any) -> dict[str, Facts]:
             minor=ask("nvmlDeviceGetMinorNumber", handle),
             name=_text(ask("nvmlDeviceGetName", handle)) or None,
             memory_node=_own_node(ask("nvmlDeviceGetNumaNodeId", handle)),
-            near=_words_to_nodes(ask("nvmlDeviceGetMemoryAffinity", handle, 16, 0)),
+            near=_words_to_numbers(ask("nvmlDeviceGetMemoryAffinity", handle, 16, 0)),
+            near_cpus=_words_to_numbers(ask("nvmlDeviceGetCpuAffinity", handle, 128)),
             partitions=tuple(_instances(ask, handle)),
         )
     return facts
@@ -211,8 +214,8 @@ def _own_node(value: int | None) -> int | None:
     return value if value is not None and 0 <= value < 1 << 16 else None
 
 
-def _words_to_nodes(words: Any) -> frozenset[int] | None:
-    """NVML's node mask, an array of C unsigned longs, as node numbers; None if it is empty."""
+def _words_to_numbers(words: Any) -> frozenset[int] | None:
+    """NVML's mask of nodes or CPUs, an array of C unsigned longs; None if it is empty."""
     found = {
         64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1
     }
@@ -230,10 +233,10 @@ def visible(devices: tuple[Device, ...], environ: Mapping[str, str]) -> Visible:
     ordered, problems = _cuda_order(devices, environ)
     if value is None:
         return Visible(handles(devices, environ), None, ordered, problems)
-    chosen, numbered = _select(value, devices)
+    chosen, numbered, remark = _select(value, devices)
     if not numbered:
         ordered, problems = True, ()
-    return Visible(chosen, assigned, ordered, problems)
+    return Visible(chosen, assigned, ordered, problems, remark)
 
 
 def _cuda_order(
@@ -260,24 +263,41 @@ def _cuda_order(
     )
 
 
-def _select(value: str, devices: tuple[Device, ...]) -> tuple[tuple[Handle, ...], bool]:
-    """Apply a CUDA_VISIBLE_DEVICES list; also whether any entry was a number.
+def _select(value: str, devices: tuple[Device, ...]) -> tuple[tuple[Handle, ...], bool, str]:
+    """Apply a CUDA_VISIBLE_DEVICES list; also whether any entry was a number, and what is amiss.
 
     The list ends at the first entry that names nothing; an entry that names a device a second time
     makes the whole list empty; with MIG only the first instance is enumerated.
     """
     chosen: list[Handle] = []
     by_number = False
+    remark = ""
     for entry in value.split(","):
-        handle = _one(entry.strip(), devices)
+        name = entry.strip()
+        handle = _one(name, devices)
         if handle is None:
+            remark = _why_not(name, value, devices)
             break
-        by_number = by_number or entry.strip().isdigit()
+        by_number = by_number or name.isdigit()
         if any(handle == other for other in chosen):
-            return (), by_number
+            return (), by_number, f"{name!r:.60} names a device twice, so CUDA shows none"
         chosen.append(handle)
     first = next((handle for handle in chosen if handle.partition), None)
-    return ((first,) if first else tuple(chosen)), by_number
+    if first and len(chosen) > 1:
+        remark = "of MIG instances CUDA shows the first only"
+    return ((first,) if first else tuple(chosen)), by_number, remark
+
+
+def _why_not(name: str, value: str, devices: tuple[Device, ...]) -> str:
+    """Why an entry ends the list; "" for the usual ways to hide all."""
+    if value.strip().lower() in ("", "-1", "none", "void", "nodevfiles"):
+        return ""
+    why = "names no device here"
+    if is_number(name):
+        why = f"is past the last of {len(devices)}"
+    elif name.lower().startswith("mig-") and not any(device.partitions for device in devices):
+        why = "is no MIG instance that is known here (NVML, nvidia-ml-py, knows them)"
+    return f"{name!r:.60} {why}, and the list ends there"
 
 
 def _one(entry: str, devices: tuple[Device, ...]) -> Handle | None:

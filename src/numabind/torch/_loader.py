@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 
 from numabind._apply import bind_threads
-from numabind._bind import log_problems, why_not
-from numabind._discover import Questions, discover_here, readable_or_problem
-from numabind._errors import MachineError, UsageError
+from numabind._bind import as_problem, log_problems, why_not
+from numabind._discover import Questions, discover_here
+from numabind._errors import UsageError
 from numabind._machine import Machine
 from numabind._problems import problem
 
@@ -49,13 +49,10 @@ class _Deal:
         workers = max(1, info.num_workers if info is not None else worker + 1)
         mine = frozenset(os.sched_getaffinity(0))
         try:
-            questions = Questions(caches=False, network=False, runtime=False)
+            questions = Questions(caches=False, network=False, runtime=False, settings=False)
             machine = discover_here(os.environ, questions)
-        except MachineError as error:
-            log_problems((readable_or_problem(error),))
-            return
-        except UsageError as error:
-            log_problems((problem("bad-setting", str(error)),))
+        except (OSError, UsageError) as error:
+            log_problems((as_problem(error),))
             return
         share, left = dealt(cores(machine, mine), self.reserve, workers, worker)
         if not left and worker == 0:

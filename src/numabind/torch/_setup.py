@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     import torch
+    from typing_extensions import Unpack
+
+    from numabind._options import OptionWords
 
 KINDS = (None, "states", "full")
 
@@ -97,7 +100,7 @@ def setup_cpu_offload(
     *,
     gpu: str | None = None,
     min_bytes: int = 64 << 10,
-    **options: Any,
+    **options: Unpack[OptionWords],
 ) -> Offload:
     """Put this worker next to its GPU if it offloads anything to host memory, and size its threads.
 
@@ -124,7 +127,8 @@ def setup_cpu_offload(
     _hooks.clear()
     if optimizer is None and not activations:
         return Offload(None, None, None, None)
-    binding = bind(gpu if gpu is not None else current_gpu(), **{"move_pages": True, **options})
+    options.setdefault("move_pages", True)
+    binding = bind(gpu if gpu is not None else current_gpu(), **options)
     said = _left_elsewhere(binding)
     log_problems(said)
     threads = None
