@@ -65,14 +65,6 @@ MEMORY: dict[str, tuple[str, str]] = {
         "so no figure that depends on the place was given.",
         "Allow move_pages in the seccomp profile, or measure on the host.",
     ),
-    "tensors-left": (
-        "rehome left host tensors where they are. Something else has their memory too (a "
-        "state_dict or a graph that is still alive, a NumPy array, the flat buffers of FSDP1 or "
-        "DeepSpeed) and would not see what is written to a copy; or another process has it; or "
-        "they are sparse, nested, quantized or made of other tensors.",
-        "Call rehome before that is made, or after it is gone; memory that is shared on purpose is "
-        "best allocated by a worker that numabind bound first.",
-    ),
     "placed-elsewhere": (
         "Tensors or other memory of this process were on another node before it was bound, and "
         "some of it can't be moved: pinned pages never move.",
@@ -86,16 +78,18 @@ MEMORY: dict[str, tuple[str, str]] = {
         "Mount /proc; run numabind status as root; in a container add --cap-add SYS_PTRACE; or "
         "install nvidia-ml-py, since NVML lists the processes of all users.",
     ),
-    "no-host-memory": (
-        "Activations were to go to host memory and there was none left for them (of the machine, "
-        "or of this process's limit). They stay where they are; gradients are the same.",
-        "Free host memory, raise the limit (ulimit -v, the memory cgroup), or save less in "
-        "offload_activations (min_bytes=N).",
-    ),
     "slab-elsewhere": (
         "Part of the host memory that was asked for on a node came from another one, because the "
         "node had no more. Read back page by page after touching it.",
         "Free memory on the node (numabind status, numabind doctor), or offload less to it.",
+    ),
+    "tensors-left": (
+        "rehome left host tensors where they are. Something else has their memory too (a "
+        "state_dict or a graph that is still alive, a NumPy array, the flat buffers of FSDP1 or "
+        "DeepSpeed) and would not see what is written to a copy; or another process has it; or "
+        "they are sparse, nested, quantized or made of other tensors.",
+        "Call rehome before that is made, or after it is gone; memory that is shared on purpose is "
+        "best allocated by a worker that numabind bound first.",
     ),
     "threads-elsewhere": (
         "Some threads of a process may run on CPUs that are not near its GPU: they were started "
