@@ -74,18 +74,6 @@ class HostAdam:
         return [*self.host, *(v for v in states if isinstance(v, torch.Tensor))]
 
 
-def pages_by_node(tensors: list[torch.Tensor]) -> dict[int, int]:
-    """4 KiB pages of these tensors on each node; -1 counts those the kernel does not tell of."""
-    from numabind._slab import nodes_of_pages
-
-    total: dict[int, int] = {}
-    for tensor in tensors:
-        found = nodes_of_pages(tensor.data_ptr(), tensor.numel() * tensor.element_size(), 4096)
-        for node, size in (found if found is not None else {-1: 4096}).items():
-            total[node] = total.get(node, 0) + size // 4096
-    return total
-
-
 def tell(line: str) -> None:
     """Print a whole line in one write, so that ranks that share a pipe don't tear each other's."""
     sys.stdout.write(f"{line}\n")
@@ -120,9 +108,8 @@ def train(steps: int, device: torch.device, offload: numabind.torch.Offload | No
         median = statistics.median(times[1:] or times)
         tell(f"{name}: {1000 * median:.1f} ms a step, loss {loss.item():.3f}")
     dist.barrier()
-    where = ", ".join(
-        f"node {n}: {p}" for n, p in sorted(pages_by_node(optimizer.tensors()).items())
-    )
+    on_nodes = numabind.torch.pages(optimizer.tensors()).items()
+    where = ", ".join(f"node {node}: {pages}" for node, pages in on_nodes)
     tell(f"{name}: rank {dist.get_rank()}: pages of its optimizer: {where}")
     dist.barrier()
 

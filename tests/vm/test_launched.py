@@ -110,3 +110,7 @@ def test_states_and_activations_after_training(seen: Seen) -> None:
     assert line["count"] == 12
     assert list(line["pages"]) == ["1"], line
     assert [list(line["pages"]) for line in seen["activations"]] == [["1"], ["1"]]
+    # The same by move_pages: 4 MiB on node 0, 32 MiB on node 1, in pages of 4 KiB.
+    (told,) = seen["pages"]
+    assert told["pages"] == {"0": 1024, "1": 8192}
+    assert list(told["states"]) == ["1"], told

@@ -123,9 +123,12 @@ class _Later:
     """Moves an optimizer's states that come later."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, pool: Pool) -> None:
+        import torch
+
         self.pool, self.states = pool, len(optimizer.state)
-        optimizer.register_step_post_hook(self.stepped)
-        optimizer.register_load_state_dict_post_hook(self.loaded)
+        # A compiled step would trace them.
+        optimizer.register_step_post_hook(torch.compiler.disable(self.stepped))
+        optimizer.register_load_state_dict_post_hook(torch.compiler.disable(self.loaded))
 
     def stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if len(optimizer.state) != self.states:

@@ -50,15 +50,17 @@ class _Hooks:
     """Threads for each optimizer's step, as global hooks of torch.optim."""
 
     def __init__(self, threads: optimizer_threads) -> None:
+        import torch
         from torch.optim.optimizer import (
             register_optimizer_step_post_hook,
             register_optimizer_step_pre_hook,
         )
 
         self.threads, self.open = threads, _Open()
+        # A compiled step would trace them.
         self.handles = (
-            register_optimizer_step_pre_hook(self.before),
-            register_optimizer_step_post_hook(self.after),
+            register_optimizer_step_pre_hook(torch.compiler.disable(self.before)),
+            register_optimizer_step_post_hook(torch.compiler.disable(self.after)),
         )
 
     def before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -195,6 +195,8 @@ def offload():
         optimizer.step()
     states = [value for state in optimizer.state.values() for value in state.values()]
     say(check="states", pages=pages_of(*model.parameters(), *states), count=len(states))
+    both = [numabind.torch.empty_pinned((4 << 20,), torch.uint8, node=0), tensor]
+    say(check="pages", pages=numabind.torch.pages(both), states=numabind.torch.pages(optimizer))
 
 
 if __name__ == "__main__":
