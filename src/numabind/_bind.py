@@ -16,7 +16,7 @@ from numabind._errors import BindError, UsageError
 from numabind._machine import Machine
 from numabind._options import Options, make_options, options_of
 from numabind._placement import Placement
-from numabind._problems import HARMLESS, NOTES, OUT_OF_DESCRIPTORS, Problem, problem
+from numabind._problems import HARMLESS, NOTES, Problem, problem
 from numabind._record import record, replace
 from numabind._resolve import (
     Seat,
@@ -145,8 +145,9 @@ def as_problem(error: OSError | UsageError) -> Problem:
     below: BaseException | None = error
     while below is not None:
         if isinstance(below, OSError) and below.errno in _EXHAUSTED:
-            cause = f"{below.filename}: {below.strerror}"
-            return problem("out-of-descriptors", cause, OUT_OF_DESCRIPTORS)
+            # With a remedy of its own, for the catalogue can't be opened either.
+            remedy = "Bind first thing in the program, or raise the limit (ulimit -n)."
+            return problem("out-of-descriptors", f"{below.filename}: {below.strerror}", remedy)
         below = below.__cause__
     if isinstance(error, UsageError):
         return problem("bad-setting", str(error))

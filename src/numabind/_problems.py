@@ -8,12 +8,6 @@ from __future__ import annotations
 
 from numabind._record import record
 
-# Not in the catalogue, for without a descriptor that can't be imported.
-OUT_OF_DESCRIPTORS = (
-    "Bind before files are opened (numabind run, or bind() first thing in the program), or raise "
-    "the limit (ulimit -n)."
-)
-
 
 @record
 class Problem:

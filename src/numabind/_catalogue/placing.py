@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numabind._problems import OUT_OF_DESCRIPTORS
-
 # name: (what it means, remedy)
 PLACING: dict[str, tuple[str, str]] = {
     "affinity-denied": (
@@ -190,7 +188,8 @@ PLACING: dict[str, tuple[str, str]] = {
     "out-of-descriptors": (
         "The process or the machine had no file descriptor left, so the files that describe the "
         "machine could not be opened. Nothing is bound.",
-        OUT_OF_DESCRIPTORS,
+        "Bind before files are opened (numabind run, or bind() first thing in the program), or "
+        "raise the limit (ulimit -n).",
     ),
     "overlapping-nodes": (
         "Some of a node's CPUs are also in an earlier node, which no working kernel shows; the "
